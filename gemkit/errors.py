@@ -1,0 +1,57 @@
+"""Every error a user can cause, each with one message that says what, which, why and the way out.
+
+The command line prints the message alone and exits with code 2; from Python they are ordinary
+exceptions under one base.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class GemkitError(Exception):
+    """A mistake or a damaged input, explained in one message for the person at the keyboard."""
+
+
+class PluginError(GemkitError):
+    """A plugin that cannot be loaded, or contributes something it may not."""
+
+
+class UnknownNameError(GemkitError):
+    """A part, pruner, model or data set nobody registered."""
+
+
+class OptionError(GemkitError):
+    """A field that does not exist, or a value outside its bounds."""
+
+
+class FitError(GemkitError):
+    """Parts that do not fit together; the message lists every misfit."""
+
+
+class ImportanceError(GemkitError):
+    """Importance with wrong keys, wrong shapes or values that are not finite."""
+
+
+class CollapseError(GemkitError):
+    """A layer, or the whole network, lost every weight or every path."""
+
+
+class TrainingError(GemkitError):
+    """Training that diverged or cannot start."""
+
+
+class TicketError(GemkitError):
+    """A ticket file that is damaged, foreign, or does not belong to this model."""
+
+
+class DataError(GemkitError):
+    """A data set that is missing, damaged, or does not suit the request."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return `"; did you mean 'x' or 'y'?"` for the closest known names, else list them all."""
+    options = sorted(known)
+    close = get_close_matches(name, options, n=3, cutoff=0.5)
+    if close:
+        return "; did you mean " + " or ".join(f"'{option}'" for option in close) + "?"
+    return "; there is " + ", ".join(options) if options else ""
