@@ -1,0 +1,104 @@
+"""Tensors by parameter name: the one shape in which weights, scores, masks and importance travel.
+
+All of them share the same keys, in module order, so no layer lists, wrapper layers or
+`id(param)` tables are needed anywhere.
+"""
+
+import fnmatch
+import zlib
+from collections.abc import Sequence
+from fractions import Fraction
+
+import torch
+from torch import Tensor, nn
+
+from gemkit.errors import GemkitError
+
+Tensors = dict[str, Tensor]
+
+_WEIGHTED = (
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+    nn.Linear,
+    nn.Bilinear,
+)
+
+
+def prunable_names(
+    model: nn.Module, *, include: Sequence[str] = ("*",), skip: Sequence[str] = ()
+) -> list[str]:
+    """Name the weights that may be pruned, in module order.
+
+    They are found by type: the weights of convolutions and linear layers (grouped, depthwise and
+    transposed ones too) and the projections of `nn.MultiheadAttention`. Biases, norms, embeddings
+    and position tables are not pruned. A weight shared by several modules counts once.
+
+    `include` and `skip` are shell patterns on the parameter name, such as `"layer4.*"`.
+    """
+    found: dict[int, str] = {}
+    for prefix, module in model.named_modules():
+        for own_name, parameter in module.named_parameters(recurse=False):
+            if _is_prunable(module, own_name):
+                name = f"{prefix}.{own_name}" if prefix else own_name
+                found.setdefault(id(parameter), name)
+    names = [
+        name
+        for name in found.values()
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in include)
+        and not any(fnmatch.fnmatchcase(name, pattern) for pattern in skip)
+    ]
+    if not names:
+        raise GemkitError(
+            f"{type(model).__name__} has no prunable weights: gemkit prunes the weights of "
+            f"convolution, linear and attention layers, here matching {list(include)} "
+            f"and not {list(skip)}"
+        )
+    return names
+
+
+def _is_prunable(module: nn.Module, own_name: str) -> bool:
+    if isinstance(module, nn.MultiheadAttention):
+        return own_name in {"in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"}
+    return isinstance(module, _WEIGHTED) and own_name == "weight"
+
+
+def parameters_of(model: nn.Module, names: Sequence[str]) -> dict[str, nn.Parameter]:
+    """Look the named parameters up, keeping the given order."""
+    return {name: model.get_parameter(name) for name in names}
+
+
+def total(tensors: Tensors) -> int:
+    """Count the entries of all tensors together."""
+    return sum(tensor.numel() for tensor in tensors.values())
+
+
+def kept(masks: Tensors) -> int:
+    """Count the ones of all masks together, in one transfer from the device."""
+    return int(torch.stack([mask.count_nonzero() for mask in masks.values()]).sum())
+
+
+def density_of(masks: Tensors) -> float:
+    """Return the fraction of entries that are one."""
+    return kept(masks) / total(masks)
+
+
+def budget(entries: int, density: float) -> int:
+    """Return round-half-up(density · entries), exactly.
+
+    The density is taken at its decimal face value (0.9 is 9/10, not the nearest double), so that
+    no count is off by one through binary rounding.
+    """
+    return int(Fraction(repr(float(density))) * entries + Fraction(1, 2))
+
+
+def generator(seed: int, purpose: str) -> torch.Generator:
+    """Return an independent stream of random numbers for one purpose.
+
+    It lives on the CPU, so that a seed draws the same numbers whatever the device.
+    """
+    mixed = zlib.crc32(purpose.encode()) ^ (seed * 0x9E3779B97F4A7C15)
+    return torch.Generator().manual_seed(mixed % 2**63)

@@ -1,0 +1,21 @@
+"""What every test shares: one thread, and each device this machine has."""
+
+import pytest
+import torch
+
+# One thread: tests run side by side, and sums do not depend on how work was divided.
+torch.set_num_threads(1)
+
+_PRESENT = {
+    "cpu": True,
+    "cuda": torch.cuda.is_available(),
+    "mps": torch.backends.mps.is_available(),
+}
+
+
+@pytest.fixture(params=list(_PRESENT))
+def device(request):
+    """Run the test once for every device; those that are absent are skipped."""
+    if not _PRESENT[request.param]:
+        pytest.skip(f"this machine has no {request.param} device")
+    return torch.device(request.param)
