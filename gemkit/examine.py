@@ -1,0 +1,165 @@
+"""Examining one plugin, alone: are its hooks known, and is what they return fit to register?"""
+
+import inspect
+import re
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+import pluggy
+
+from gemkit import hookspecs
+from gemkit.errors import did_you_mean
+from gemkit.parts import Part
+from gemkit.recipe import PART_NAME, Recipe
+from gemkit.registry import KINDS, Kind, RecipeData
+
+HOOKS = {name for name in vars(hookspecs) if name.startswith("gemkit_")}
+
+
+class Fault(Exception):  # noqa: N818 - not an error of its own: its words end up in a PluginError
+    """What is wrong with a plugin, and how its author mends it."""
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What one plugin brings: part classes by kind and name, and recipe data by pruner name."""
+
+    parts: dict[tuple[str, str], type[Part]] = field(default_factory=dict)
+    pruners: dict[str, RecipeData] = field(default_factory=dict)
+
+    def names(self) -> set[tuple[str, str]]:
+        """Return (kind, name) of everything, pruners under the kind `pruners`."""
+        return {*self.parts, *(("pruners", name) for name in self.pruners)}
+
+
+def examine(plugin: object, plugin_name: str) -> Contribution:
+    """Call every hook of a plugin and check what comes back; anything wrong is a Fault."""
+    hooks = _hooks(plugin, plugin_name)
+    returned = {name: _call(name, function) for name, function in hooks.items()}
+    parts = {
+        (kind_name, name): part
+        for kind_name, kind in KINDS.items()
+        if kind.hook in returned
+        for name, part in _named_parts(kind, returned[kind.hook]).items()
+    }
+    return Contribution(parts, _named_recipes(returned.get("gemkit_pruners", {})))
+
+
+def _hooks(plugin: object, plugin_name: str) -> dict[str, Any]:
+    """Find the hook functions of a plugin, all of them known and rightly declared."""
+    manager = pluggy.PluginManager("gemkit")
+    manager.add_hookspecs(hookspecs)
+    try:
+        manager.register(plugin, plugin_name)
+        manager.check_pending()
+    except pluggy.PluginValidationError as error:
+        for caller in manager.get_hookcallers(plugin) or []:
+            if not caller.has_spec():
+                hint = did_you_mean(caller.name, HOOKS)
+                raise Fault(f"there is no hook '{caller.name}'{hint}") from error
+        raise Fault(" ".join(str(error).split())) from error
+    hooks = {
+        caller.name: caller.get_hookimpls()[0].function
+        for caller in manager.get_hookcallers(plugin) or []
+        if caller.has_spec()  # one without is marked optional: meant for another gemkit
+    }
+    for name in sorted(HOOKS - hooks.keys()):
+        if hasattr(plugin, name):
+            raise Fault(f"{name} is not marked; put @hookimpl of gemkit.hookspecs before it")
+    if not hooks:
+        raise Fault(f"it has no hooks; define some of {', '.join(sorted(HOOKS))}")
+    return hooks
+
+
+def _call(name: str, function: Any) -> object:  # noqa: ANN401 - pluggy's own word for a hook
+    """Call one hook.
+
+    Not through the plugin manager, because that drops None, the sign of a forgotten `return`.
+    """
+    try:
+        result: object = function()
+    except (Exception, SystemExit) as error:
+        raise Fault(f"{name} failed with {type(error).__name__}: {error}") from error
+    return result
+
+
+def _named_parts(kind: Kind, classes: object) -> dict[str, type[Part]]:
+    """Check that a hook returned a list of complete, differently named classes of its kind."""
+    if not isinstance(classes, list):
+        raise Fault(
+            f"{kind.hook} returned {_described(classes)}; return a list of {kind.base.__name__} "
+            "classes"
+        )
+    named: dict[str, type[Part]] = {}
+    for cls in classes:
+        if not (isinstance(cls, type) and issubclass(cls, kind.base)):
+            raise Fault(
+                f"{kind.hook} lists {_described(cls)}; list subclasses of "
+                f"gemkit.parts.{kind.base.__name__}"
+            )
+        if problems := _part_problems(cls):
+            raise Fault(f"{kind.hook} lists {cls.__name__}, which {', and '.join(problems)}")
+        if cls.name in named:
+            raise Fault(
+                f"{kind.hook} lists {named[cls.name].__name__} and {cls.__name__}, both named "
+                f"'{cls.name}'; rename one"
+            )
+        named[cls.name] = cls
+    return named
+
+
+def _part_problems(cls: type[Part]) -> list[str]:
+    """Say everything that keeps a class from being a part people can name, read and build."""
+    problems = []
+    if inspect.isabstract(cls):
+        missing = ", ".join(sorted(cls.__abstractmethods__))
+        problems.append(f"is abstract; define {missing}")
+    name = getattr(cls, "name", None)
+    if not isinstance(name, str) or "name" in cls.model_fields:
+        problems.append("has no name; give the class an attribute name = '...'")
+    elif not re.fullmatch(PART_NAME, name):
+        problems.append(f"is named '{name}'; use small letters, digits and _, a letter first")
+    # The docstring must be its own: a base class's says nothing about this part.
+    if not (cls.__dict__.get("__doc__") or "").strip():
+        problems.append("has no docstring; write one, it is shown as help")
+    if cls.argument is not None and cls.argument not in cls.model_fields:
+        problems.append(f"takes its argument in '{cls.argument}', which is not one of its fields")
+    for field_name, info in cls.model_fields.items():
+        # TOML has no null: None is written by leaving the field out, so it must be the default.
+        if type(None) in get_args(info.annotation) and info.default is not None:
+            problems.append(f"may have None in '{field_name}', so None must be its default")
+    return problems
+
+
+def _named_recipes(recipes: object) -> dict[str, RecipeData]:
+    """Check that the pruners are recipe data by name, with no key a recipe does not have."""
+    if not isinstance(recipes, dict):
+        raise Fault(
+            f"gemkit_pruners returned {_described(recipes)}; return a dict of pruner name to "
+            "recipe data"
+        )
+    for name, data in recipes.items():
+        if not (isinstance(name, str) and re.fullmatch(PART_NAME, name)):
+            raise Fault(
+                f"gemkit_pruners names a pruner {name!r}; use small letters, digits and _, "
+                "a letter first"
+            )
+        if not isinstance(data, dict):
+            raise Fault(
+                f"gemkit_pruners gives {_described(data)} for '{name}'; give recipe data, a dict"
+            )
+        for key in data:
+            if key == "pruner" or key not in Recipe.model_fields:
+                known = set(Recipe.model_fields) - {"pruner"}
+                raise Fault(
+                    f"gemkit_pruners gives '{name}' the key {key!r}, which recipes do not have"
+                    f"{did_you_mean(str(key), known)}"
+                )
+    return recipes
+
+
+def _described(value: object) -> str:
+    """Describe a value by its type, or a class by its name."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return f"something of type {type(value).__name__}"

@@ -1,0 +1,92 @@
+"""From plain data to validated values, and from pydantic's complaints to sentences.
+
+Data arrives from TOML files, the command line and plugins. Every problem is worded as
+`role.field = value: what is expected`, and all of them are reported together.
+"""
+
+import json
+import reprlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from gemkit.errors import OptionError, did_you_mean
+from gemkit.parts import Part
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def part_from(
+    cls: type[Part], fields: Mapping[str, Any], label: str
+) -> tuple[Part | None, list[str]]:
+    """Build a part from plain data; where that fails, return None and what is wrong.
+
+    The data takes the way over JSON text, where strict fields still take a list for a tuple (TOML
+    and JSON have no tuples) but never a float or a string for an integer.
+    """
+    text = json.dumps(fields, default=str)
+    return attempt(
+        lambda: cls.model_validate_json(text), cls, label=label, title=f"{label} '{cls.name}'"
+    )
+
+
+def attempt(
+    build: Callable[[], Model],
+    model: type[Model],
+    *,
+    label: str,
+    title: str,
+    ignore: Iterable[str] = (),
+) -> tuple[Model | None, list[str]]:
+    """Run a validation; where it fails, return None and one sentence for each problem.
+
+    `label` stands before the names of fields and `title` names the whole. Problems with the
+    fields in `ignore` are left out.
+    """
+    try:
+        return build(), []
+    except ValidationError as error:
+        ignored = set(ignore)
+        return None, [
+            _sentence(problem, label, title, model.model_fields)
+            for problem in error.errors(include_url=False)
+            if ignored.isdisjoint(problem["loc"][:1])
+        ]
+
+
+def _sentence(problem: Any, label: str, title: str, known: Iterable[str]) -> str:  # noqa: ANN401
+    """Word one problem of a pydantic error: the field, the value given, and what is expected."""
+    location = [str(step) for step in problem["loc"]]
+    path = ".".join([label, *location] if label else location)
+    if problem["type"] == "extra_forbidden":
+        return f"{path} does not exist" + (
+            did_you_mean(location[-1], known) or f"; {title} has no options"
+        )
+    if problem["type"] == "missing":
+        return f"{path} must be given"
+    expected = problem["msg"].removeprefix("Input ").removeprefix("Value error, ")
+    return f"{path} = {reprlib.repr(problem['input'])}: {expected}"
+
+
+def report(title: str, problems: Sequence[str]) -> OptionError:
+    """Make one error of all problems."""
+    if len(problems) == 1:
+        return OptionError(f"{title}: {problems[0]}")
+    return OptionError("\n  - ".join([f"{title}: {len(problems)} problems", *problems]))
+
+
+def argument_field(cls: type[Part], argument: str, label: str) -> dict[str, Any]:
+    """Return the field that `name:argument` fills; digits become a number where one is wanted."""
+    if cls.argument is None:
+        raise OptionError(
+            f"{label} '{cls.name}' takes nothing after a colon, but got '{argument}'; "
+            f"write '{cls.name}' alone"
+        )
+    annotation = cls.model_fields[cls.argument].annotation
+    if int in (annotation, *get_args(annotation)):
+        try:
+            return {cls.argument: int(argument)}
+        except ValueError:
+            pass  # left as text: validation words the problem
+    return {cls.argument: argument}

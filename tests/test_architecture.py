@@ -1,0 +1,142 @@
+"""Imports go one way, the engine knows no plugins, and the doors open without torch."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import gemkit
+
+ROOT = Path(gemkit.__file__).parent
+
+# A module may import from its own row and from the rows above it, never from below.
+# A package stands for all its modules that no row names.
+ROWS = [
+    ["errors", "events"],
+    ["tensors", "topk"],
+    ["selection", "probe", "data.source", "data.splits", "data.augment", "data.__init__"],
+    ["collapse", "parts"],
+    ["recipe", "masking", "plan"],
+    ["compose", "training", "ticket", "ticket_file", "ticket_fit"],
+    ["phase", "freezing"],
+    ["engine"],
+    ["hookspecs"],
+    ["checks", "builtin", "methods", "models", "data"],
+    ["options", "registry"],
+    ["examine", "plugins"],
+    ["api"],
+    ["testing", "report", "rundir"],
+    ["cli"],
+    ["gemkit", "__init__"],
+]
+PLACE = {name: row for row, names in enumerate(ROWS) for name in names}
+MODULES = sorted(
+    ".".join(path.relative_to(ROOT).with_suffix("").parts) for path in ROOT.rglob("*.py")
+)
+WITHOUT_PLUGGY = [name for name in MODULES if PLACE.get(name, 0) < PLACE["hookspecs"]]
+
+
+def place(module: str) -> int | None:
+    """Return the row of a module, or of the closest package that has one."""
+    if f"{module}.__init__" in PLACE:
+        return PLACE[f"{module}.__init__"]
+    while module and module not in PLACE:
+        module = module.rpartition(".")[0]
+    return PLACE.get(module)
+
+
+def imports(source: str) -> Iterator[str]:
+    """Yield every module that a source imports while running; type checking does not count."""
+    pending: list[ast.AST] = [ast.parse(source)]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            pending.extend(node.orelse)
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, "write imports from gemkit in full"
+            for alias in node.names:
+                submodule = f"{node.module}.{alias.name}"
+                yield submodule if submodule.removeprefix("gemkit.") in MODULES else node.module
+        pending.extend(ast.iter_child_nodes(node))
+
+
+def upward(module: str, source: str) -> list[str]:
+    """List the imports of gemkit modules that stand below this one."""
+    own = [name.removeprefix("gemkit.") for name in foreign(source, "gemkit")]
+    return [name for name in own if (place(name) or 0) > (place(module) or 0)]
+
+
+def foreign(source: str, package: str) -> list[str]:
+    """List the imports of a package."""
+    return sorted({name for name in imports(source) if name.split(".")[0] == package})
+
+
+def read(module: str) -> str:
+    return (ROOT / Path(*module.split("."))).with_suffix(".py").read_text()
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_module_has_a_place(module):
+    assert place(module) is not None, f"give gemkit.{module} a place in ROWS"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_go_one_way(module):
+    assert upward(module, read(module)) == []
+
+
+@pytest.mark.parametrize("module", WITHOUT_PLUGGY)
+def test_the_engine_knows_no_plugins(module):
+    assert foreign(read(module), "pluggy") == []
+
+
+def test_the_registry_is_a_value_without_pluggy():
+    assert foreign(read("registry") + read("options"), "pluggy") == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from gemkit.engine import search",
+        "from gemkit import engine",
+        "import gemkit.cli.main",
+        "def later():\n    from gemkit.plugins import load_plugins",
+        "from gemkit.builtin.roundings import Open",
+        "from gemkit.data.fake import Fake",
+        "from gemkit.data import fake",
+        "from gemkit import __version__",
+    ],
+)
+def test_an_import_from_below_would_be_noticed(line):
+    assert len(upward("parts", line)) == 1
+
+
+@pytest.mark.parametrize(
+    "line", ["from gemkit.tensors import Tensors", "from gemkit.data import Data", "import torch"]
+)
+def test_an_import_from_above_is_fine(line):
+    assert upward("parts", line) == []
+
+
+def test_imports_for_type_checking_alone_do_not_count():
+    guarded = "if TYPE_CHECKING:\n    from gemkit.ticket import Ticket\nelse:\n    import pluggy"
+    assert upward("parts", guarded) == []
+    assert foreign(guarded, "pluggy") == ["pluggy"]
+
+
+def test_pluggy_in_the_engine_would_be_noticed():
+    assert "engine" in WITHOUT_PLUGGY
+    assert "plugins" not in WITHOUT_PLUGGY
+    assert foreign("from pluggy import PluginManager", "pluggy") == ["pluggy"]
+
+
+def test_hook_markers_do_not_load_torch():
+    code = "import gemkit.hookspecs, sys; print('pluggy' in sys.modules, 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False"]

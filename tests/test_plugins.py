@@ -1,0 +1,520 @@
+"""Plugins come in by the doors; a fault in one is told by name and leaves all others usable.
+
+The plugins here are true distributions: a module and a dist-info folder on the search path.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from gemkit.errors import OptionError, PluginError, UnknownNameError
+from gemkit.hookspecs import hookimpl
+from gemkit.parts import Regularizer
+from gemkit.plugins import BUILT_IN, KINDS, load_plugins
+from gemkit.registry import Registry
+
+HEADER = """
+    from pydantic import Field
+    import torch
+    from gemkit.hookspecs import hookimpl
+    from gemkit.parts import Part, Regularizer, Scores
+"""
+
+PENALTY = """
+    class {cls}(Regularizer):
+        "A penalty for tests."
+        name = "{name}"
+        weight: float = Field(default=1.0, ge=0, le=5, description="how much")
+        rounds: int = Field(default=1, ge=1, description="how often")
+        def penalty(self, scores):
+            return torch.zeros(())
+"""
+
+HOOK = """
+    @hookimpl
+    def {hook}():
+        return {value}
+"""
+
+
+def plugin_code(*blocks: str) -> str:
+    return "\n".join(dedent(block) for block in (HEADER, *blocks))
+
+
+def penalty(name: str, cls: str = "Penalty") -> str:
+    return PENALTY.format(name=name, cls=cls)
+
+
+def hook(value: str, name: str = "gemkit_regularizers") -> str:
+    return HOOK.format(hook=name, value=value)
+
+
+GOOD = plugin_code(
+    penalty("huber"),
+    hook("[Penalty]"),
+    hook("{'huber_miner': {'scores': 'uniform', 'regularizer': 'huber'}}", "gemkit_pruners"),
+)
+
+Install = Callable[..., None]
+
+
+@pytest.fixture(autouse=True)
+def _own_modules(monkeypatch):
+    """Forget every module a test imports, and start with all plugins allowed."""
+    monkeypatch.delenv("GEMKIT_PLUGINS", raising=False)
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if name.startswith(("plug_", "gemkit_file_")):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch) -> Install:
+    """Return a function that installs a distribution `gemkit-<name>` with one plugin."""
+
+    def installed(name: str, code: str, *, plugin: str | None = None, point: str = "") -> None:
+        site = tmp_path / f"site-{name}"
+        info = site / f"gemkit_{name}-1.5.dist-info"
+        info.mkdir(parents=True)
+        (site / f"plug_{name}.py").write_text(code)
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: gemkit-{name}\nVersion: 1.5\n"
+        )
+        entry = f"[gemkit]\n{plugin or name} = {point or f'plug_{name}'}\n"
+        (info / "entry_points.txt").write_text(entry)
+        monkeypatch.syspath_prepend(site)
+
+    return installed
+
+
+def only_refusal(registry: Registry) -> str:
+    [refusal] = registry.refused
+    return refusal.reason
+
+
+# --- what is there ---------------------------------------------------------------------------
+
+
+def test_built_in_parts_come_in_by_the_hooks_and_name_their_origin():
+    registry = load_plugins()
+    entry = registry.part("roundings", "threshold")
+    assert entry.thing.name == "threshold"
+    assert entry.plugin in BUILT_IN
+    assert entry.distribution == "built into gemkit"
+    assert registry.refused == ()
+    assert registry.contested == {}
+
+
+def test_an_installed_plugin_brings_parts_and_pruners(install):
+    install("huber", GOOD)
+    registry = load_plugins()
+    entry = registry.part("regularizers", "huber")
+    assert (entry.plugin, entry.distribution) == ("huber", "gemkit-huber 1.5")
+    assert registry.pruner("huber_miner").distribution == "gemkit-huber 1.5"
+    recipe = registry.recipe("huber_miner")
+    assert recipe.pruner == "huber_miner"
+    assert recipe.regularizer.name == "huber"
+    assert recipe.rounding.name == "open"  # a role left out takes its default
+
+
+def test_an_entry_point_may_name_an_object(install):
+    install(
+        "object",
+        plugin_code(
+            penalty("huber"),
+            """
+            class Plugin:
+                @hookimpl
+                def gemkit_regularizers(self):
+                    return [Penalty]
+            plugin = Plugin()
+            """,
+        ),
+        point="plug_object:plugin",
+    )
+    assert load_plugins().part("regularizers", "huber").plugin == "object"
+
+
+def test_a_hook_of_another_gemkit_may_be_marked_optional(install):
+    optional = "@hookimpl(optionalhook=True)\ndef gemkit_optimizers():\n    return []\n"
+    install("huber", GOOD + optional)
+    assert load_plugins().part("regularizers", "huber").plugin == "huber"
+
+
+def test_two_loads_share_nothing(install):
+    before = load_plugins()
+    install("huber", GOOD)
+    after = load_plugins()
+    assert "huber" not in before.parts["regularizers"]
+    assert "huber" in after.parts["regularizers"]
+
+
+def test_every_part_hook_has_a_kind():
+    import gemkit.hookspecs
+
+    hooks = {name for name in vars(gemkit.hookspecs) if name.startswith("gemkit_")}
+    assert hooks == {kind.hook for kind in KINDS.values()} | {"gemkit_pruners"}
+
+
+# --- faults ----------------------------------------------------------------------------------
+
+FAULTS = {
+    "import fails": ("import no_such_module", ["No module named 'no_such_module'"]),
+    "syntax": ("def broken(:", ["SyntaxError"]),
+    "exits": ("import sys; sys.exit('bye')", ["SystemExit", "bye"]),
+    "no hooks": ("x = 1", ["has no hooks", "gemkit_scores"]),
+    "unknown hook": (
+        plugin_code(hook("[]", "gemkit_models"), hook("[]", "gemkit_score")),
+        ["no hook 'gemkit_score'", "did you mean 'gemkit_scores'"],
+    ),
+    "unmarked hook": (
+        plugin_code("def gemkit_scores():\n    return []"),
+        ["gemkit_scores is not marked", "@hookimpl"],
+    ),
+    "wrong arguments": (
+        plugin_code("@hookimpl\ndef gemkit_scores(model):\n    return []"),
+        ["gemkit_scores(model)", "{'model'}"],
+    ),
+    "hook raises": (
+        plugin_code("@hookimpl\ndef gemkit_scores():\n    return 1 / 0"),
+        ["gemkit_scores failed", "ZeroDivisionError"],
+    ),
+    "hook exits": (
+        plugin_code("@hookimpl\ndef gemkit_scores():\n    raise SystemExit(3)"),
+        ["gemkit_scores failed", "SystemExit"],
+    ),
+    "forgotten return": (
+        plugin_code("@hookimpl\ndef gemkit_scores():\n    []"),
+        ["gemkit_scores returned something of type NoneType", "list of Scores classes"],
+    ),
+    "not a list": (
+        plugin_code(penalty("huber"), hook("Penalty")),
+        ["gemkit_regularizers returned the class Penalty", "a list of Regularizer classes"],
+    ),
+    "wrapper": (
+        plugin_code("@hookimpl(wrapper=True)\ndef gemkit_scores():\n    return (yield)"),
+        ["gemkit_scores returned something of type generator"],
+    ),
+    "not a class": (
+        plugin_code(penalty("huber"), hook("[Penalty()]")),
+        ["lists something of type Penalty", "gemkit.parts.Regularizer"],
+    ),
+    "wrong kind": (
+        plugin_code(penalty("huber"), hook("[Penalty]", "gemkit_scores")),
+        ["gemkit_scores lists the class Penalty", "gemkit.parts.Scores"],
+    ),
+    "abstract": (
+        plugin_code(
+            "class Half(Regularizer):\n    'Half done.'\n    name = 'half'", hook("[Half]")
+        ),
+        ["Half", "is abstract", "penalty"],
+    ),
+    "no name": (
+        plugin_code(penalty("huber").replace('name = "huber"', ""), hook("[Penalty]")),
+        ["Penalty", "has no name"],
+    ),
+    "name as a field": (
+        plugin_code(penalty("huber").replace("name =", "name: str ="), hook("[Penalty]")),
+        ["Penalty", "has no name"],
+    ),
+    "ill-formed name": (
+        plugin_code(penalty("Huber-Loss"), hook("[Penalty]")),
+        ["Penalty", "is named 'Huber-Loss'", "small letters"],
+    ),
+    "no docstring of its own": (
+        plugin_code(penalty("huber").replace('"A penalty for tests."', ""), hook("[Penalty]")),
+        ["Penalty", "has no docstring"],
+    ),
+    "inherited docstring": (
+        plugin_code(
+            penalty("huber"),
+            "class Other(Penalty):\n    name = 'other'",
+            hook("[Penalty, Other]"),
+        ),
+        ["Other", "has no docstring"],
+    ),
+    "argument is no field": (
+        plugin_code(
+            penalty("huber").replace('name = "huber"', 'name = "huber"; argument = "size"'),
+            hook("[Penalty]"),
+        ),
+        ["Penalty", "'size'", "not one of its fields"],
+    ),
+    "None that cannot be written": (
+        plugin_code(
+            penalty("huber").replace("rounds: int", "rounds: int | None"), hook("[Penalty]")
+        ),
+        ["Penalty", "'rounds'", "None must be its default"],
+    ),
+    "two classes of one name": (
+        plugin_code(penalty("huber"), penalty("huber", cls="Second"), hook("[Penalty, Second]")),
+        ["Penalty and Second", "'huber'"],
+    ),
+    "pruners not a dict": (
+        plugin_code(hook("['mine']", "gemkit_pruners")),
+        ["gemkit_pruners returned something of type list"],
+    ),
+    "recipe not a dict": (
+        plugin_code(hook("{'mine': 'magnitude'}", "gemkit_pruners")),
+        ["gemkit_pruners gives something of type str for 'mine'"],
+    ),
+    "ill-formed pruner": (
+        plugin_code(hook("{'My Pruner': {}}", "gemkit_pruners")),
+        ["'My Pruner'", "small letters"],
+    ),
+    "unknown recipe key": (
+        plugin_code(hook("{'mine': {'scorse': 'magnitude'}}", "gemkit_pruners")),
+        ["'mine'", "'scorse'", "did you mean 'scores'"],
+    ),
+    "built-in part": (
+        plugin_code(penalty("l2"), hook("[Penalty]")),
+        ["gemkit_regularizers", "'l2'", "gemkit.builtin.regularizers", "built into gemkit"],
+    ),
+    "built-in pruner": (
+        plugin_code(hook("{'gem_miner': {}}", "gemkit_pruners")),
+        ["gemkit_pruners", "'gem_miner'", "gemkit.methods.gem_miner", "built into gemkit"],
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_faulty_plugin_is_refused_by_name_and_harms_nobody(fault, install):
+    code, words = FAULTS[fault]
+    install("bad", code)
+    install("huber", GOOD.replace("huber", "good"))
+    registry = load_plugins()
+    reason = only_refusal(registry)
+    for word in [*words, "plugin 'bad'", "gemkit-bad 1.5", "GEMKIT_PLUGINS"]:
+        assert word in reason
+    assert "\n" not in reason
+    assert registry.recipe("gem_miner").regularizer.name == "l2"
+    assert registry.recipe("good_miner").regularizer.name == "good"
+    with pytest.raises(UnknownNameError, match="plugin 'bad'"):
+        registry.recipe("mine")
+
+
+def test_a_plugin_is_refused_as_a_whole(install):
+    install("bad", GOOD + plugin_code(hook("[int]", "gemkit_scores")))
+    registry = load_plugins()
+    assert "gemkit_scores lists the class int" in only_refusal(registry)
+    assert "huber" not in registry.parts["regularizers"]
+    assert "huber_miner" not in registry.pruners
+
+
+@pytest.mark.parametrize("point", ["plug_bad:missing", "plug_bad:not an attribute", "no.module"])
+def test_an_entry_point_that_leads_nowhere_is_refused(point, install):
+    install("bad", GOOD, point=point)
+    registry = load_plugins()
+    assert "cannot be imported" in only_refusal(registry)
+    assert registry.recipe("gem_miner").pruner == "gem_miner"
+
+
+def test_damaged_metadata_does_not_hide_the_other_plugins(install, tmp_path):
+    install("huber", GOOD)
+    install("bad", plugin_code(hook("[]")))
+    (tmp_path / "site-bad" / "gemkit_bad-1.5.dist-info" / "METADATA").unlink()
+    assert load_plugins().part("regularizers", "huber").plugin == "huber"
+
+
+def test_a_fault_in_a_built_in_module_is_raised(monkeypatch, install):
+    install("own", "x = 1")
+    monkeypatch.setattr("gemkit.plugins.BUILT_IN", (*BUILT_IN, "plug_own"))
+    monkeypatch.setenv("GEMKIT_PLUGINS", "")
+    with pytest.raises(PluginError, match=r"'plug_own' \(built into gemkit\).*bug in gemkit"):
+        load_plugins()
+
+
+def test_two_built_in_modules_may_not_claim_one_name(monkeypatch, install):
+    install("own", plugin_code(penalty("l2"), hook("[Penalty]")))
+    monkeypatch.setattr("gemkit.plugins.BUILT_IN", (*BUILT_IN, "plug_own"))
+    with pytest.raises(PluginError, match=r"plug_own.*'l2'.*builtin\.regularizers"):
+        load_plugins(only=())
+
+
+# --- which plugins ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "loaded"),
+    [
+        (None, {"one", "two"}),
+        ("", set()),
+        ("two", {"two"}),
+        (" one , two,", {"one", "two"}),
+    ],
+)
+def test_the_environment_chooses_plugins(value, loaded, install, monkeypatch):
+    for name in ("one", "two"):
+        install(name, plugin_code(penalty(name), hook("[Penalty]")))
+    if value is not None:
+        monkeypatch.setenv("GEMKIT_PLUGINS", value)
+    registry = load_plugins()
+    assert {"one", "two"} & registry.parts["regularizers"].keys() == loaded
+    assert "l2" in registry.parts["regularizers"]
+
+
+def test_a_plugin_left_out_is_not_even_imported(install, monkeypatch):
+    install("bad", "raise RuntimeError('imported')")
+    monkeypatch.setenv("GEMKIT_PLUGINS", "")
+    assert load_plugins().refused == ()
+    assert "plug_bad" not in sys.modules
+
+
+def test_only_wins_over_the_environment(install, monkeypatch):
+    install("huber", GOOD)
+    monkeypatch.setenv("GEMKIT_PLUGINS", "")
+    assert "huber" in load_plugins(only=["huber"]).parts["regularizers"]
+
+
+def test_asking_for_a_plugin_that_is_not_installed_is_an_error(install, monkeypatch):
+    install("huber", GOOD)
+    monkeypatch.setenv("GEMKIT_PLUGINS", "hubert")
+    with pytest.raises(PluginError, match=r"'hubert'.*not installed; did you mean 'huber'"):
+        load_plugins()
+
+
+# --- one name, two plugins -------------------------------------------------------------------
+
+
+@pytest.fixture
+def contested(install) -> Registry:
+    for name in ("one", "two"):
+        install(
+            name,
+            plugin_code(
+                penalty("huber"),
+                penalty(name, cls="Own"),
+                hook("[Penalty, Own]"),
+                hook("{'mine': {'regularizer': 'huber'}}", "gemkit_pruners"),
+            ),
+        )
+    return load_plugins()
+
+
+def test_a_contested_name_raises_when_used_and_names_both(contested):
+    with pytest.raises(PluginError) as caught:
+        contested.build("regularizers", "huber")
+    for word in (
+        *("'huber'", "gemkit_regularizers", "uninstall", "GEMKIT_PLUGINS=one"),
+        *("plugin 'one' (gemkit-one 1.5)", "plugin 'two' (gemkit-two 1.5)"),
+    ):
+        assert word in str(caught.value)
+    with pytest.raises(PluginError, match=r"'mine'.*gemkit_pruners"):
+        contested.recipe("mine")
+    with pytest.raises(PluginError, match=r"pruner 'gem_miner': 'huber' is claimed"):
+        contested.recipe("gem_miner", parts={"regularizer": "huber"})
+
+
+def test_what_is_not_contested_stays_usable(contested):
+    assert contested.refused == ()
+    assert contested.build("regularizers", "one").name == "one"
+    assert contested.build("regularizers", "two").name == "two"
+    assert contested.recipe("gem_miner").pruner == "gem_miner"
+    assert "huber" not in contested.parts["regularizers"]
+    assert "mine" not in contested.pruners
+
+
+def test_choosing_one_plugin_ends_the_contest(contested):
+    assert contested.contested
+    registry = load_plugins(only=["two"])
+    assert registry.part("regularizers", "huber").distribution == "gemkit-two 1.5"
+
+
+# --- files -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def file(tmp_path) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text(GOOD)
+    return path
+
+
+def test_a_file_is_a_plugin_without_being_on_the_search_path(file):
+    path = list(sys.path)
+    registry = load_plugins(files=[file])
+    assert sys.path == path
+    entry = registry.part("regularizers", "huber")
+    assert (entry.plugin, entry.distribution) == ("mine", f"file {file}")
+
+
+def test_a_file_may_postpone_its_annotations(file):
+    file.write_text("from __future__ import annotations\n" + GOOD)
+    part = load_plugins(files=[file]).build("regularizers", "huber", {"rounds": 3})
+    assert part.rounds == 3
+
+
+def test_two_files_of_one_name_do_not_meet(file, tmp_path):
+    other = tmp_path / "other" / "mine.py"
+    other.parent.mkdir()
+    other.write_text(GOOD.replace("huber", "hinge"))
+    registry = load_plugins(files=[file, other])
+    first, second = (registry.part("regularizers", name).thing for name in ("huber", "hinge"))
+    assert first.__module__ != second.__module__
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_faulty_file_is_an_error_at_once(fault, file):
+    code, words = FAULTS[fault]
+    file.write_text(code)
+    with pytest.raises(PluginError) as caught:
+        load_plugins(files=[file])
+    for word in [*words, "plugin 'mine'", f"file {file}"]:
+        assert word in str(caught.value)
+
+
+def test_a_file_that_failed_leaves_no_module_behind(file):
+    file.write_text("raise ValueError")
+    before = set(sys.modules)
+    with pytest.raises(PluginError):
+        load_plugins(files=[file])
+    assert set(sys.modules) <= before
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("missing.py", "No such file"), ("mine.txt", "does not end in .py")]
+)
+def test_a_file_that_is_no_module_is_an_error(name, words, tmp_path):
+    (tmp_path / "mine.txt").write_text(GOOD)
+    with pytest.raises(PluginError, match=f"cannot be imported.*{words}"):
+        load_plugins(files=[tmp_path / name])
+
+
+def test_a_file_may_not_claim_an_installed_name(file, install):
+    install("huber", GOOD)
+    with pytest.raises(PluginError, match=r"'mine' \(file .*'huber'.*gemkit-huber 1\.5"):
+        load_plugins(files=[file])
+
+
+def test_a_file_may_not_claim_a_name_of_another_file(file, tmp_path):
+    other = tmp_path / "other.py"
+    other.write_text(GOOD)
+    with pytest.raises(PluginError, match=r"'other' \(file .*'mine' \(file "):
+        load_plugins(files=[file, other])
+
+
+def test_a_pruner_with_unknown_parts_is_found_out_when_used(file):
+    file.write_text(plugin_code(hook("{'mine': {'scores': 'magnitud'}}", "gemkit_pruners")))
+    registry = load_plugins(files=[file])
+    with pytest.raises(UnknownNameError, match=r"pruner 'mine': unknown scores.*'magnitude'"):
+        registry.recipe("mine")
+
+
+def test_a_pruner_with_bad_fields_is_found_out_when_used(file):
+    recipe = "{'mine': {'regularizer': {'name': 'l2', 'weight': -1}}}"
+    file.write_text(plugin_code(hook(recipe, "gemkit_pruners")))
+    registry = load_plugins(files=[file])
+    with pytest.raises(OptionError, match=r"pruner 'mine': regularizer.weight = -1"):
+        registry.recipe("mine")
+
+
+def test_the_marker_is_the_projects_own():
+    @hookimpl
+    def gemkit_regularizers() -> list[type[Regularizer]]:
+        return []
+
+    assert gemkit_regularizers.gemkit_impl["wrapper"] is False

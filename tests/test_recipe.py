@@ -1,0 +1,120 @@
+"""A recipe survives being written down, as data, JSON or TOML, whatever its parts and fields."""
+
+import json
+import tomllib
+from functools import cache
+from typing import Any
+
+import pytest
+import tomli_w
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import field_values
+
+from gemkit.plugins import load_plugins
+from gemkit.recipe import ROLES, Recipe, part_data
+from gemkit.registry import KIND_OF_ROLE, Registry
+
+
+@cache
+def registry() -> Registry:
+    return load_plugins(only=())
+
+
+PRUNERS = sorted(registry().pruners)
+PARTS = sorted((kind, name) for kind, known in registry().parts.items() for name in known)
+
+
+@st.composite
+def recipes(draw) -> Recipe:
+    """Draw any part, with any fields, for every role, fitting together or not."""
+    data: dict[str, Any] = {"pruner": draw(st.from_regex(r"[a-z][a-z0-9_]*", fullmatch=True))}
+    for role, kind in KIND_OF_ROLE.items():
+        name = draw(st.sampled_from(sorted(registry().parts[kind])))
+        fields = draw(field_values(registry().part(kind, name).thing))
+        data[role] = {"name": name, **fields}
+    data["help"] = draw(st.text(max_size=40))
+    data["finalize"] = draw(st.sampled_from(["rounded", "alive"]))
+    data["density"] = draw(st.none() | st.floats(0, 1, exclude_min=True))
+    return registry().recipe(data)
+
+
+def survives_as_data(recipe: Recipe) -> bool:
+    return registry().recipe(recipe.to_data()) == recipe
+
+
+def survives_as_json(recipe: Recipe) -> bool:
+    return registry().recipe(json.loads(json.dumps(recipe.to_data()))) == recipe
+
+
+def survives_as_toml(recipe: Recipe) -> bool:
+    return registry().recipe_from_toml(recipe.to_toml()) == recipe
+
+
+WAYS = [survives_as_data, survives_as_json, survives_as_toml]
+
+
+@pytest.mark.parametrize("survives", WAYS)
+@pytest.mark.parametrize("pruner", PRUNERS)
+def test_every_pruner_survives_being_written_down(pruner, survives):
+    assert survives(registry().recipe(pruner))
+
+
+@settings(deadline=None, max_examples=100)
+@given(recipe=recipes())
+def test_any_recipe_survives_being_written_down(recipe):
+    for survives in WAYS:
+        assert survives(recipe)
+
+
+@pytest.mark.parametrize(("kind", "name"), PARTS)
+@settings(deadline=None, max_examples=10)
+@given(draw=st.data())
+def test_any_part_survives_being_written_down(kind, name, draw):
+    fields = draw.draw(field_values(registry().part(kind, name).thing))
+    part = registry().build(kind, name, fields)
+    assert {key: fields[key] for key in part.model_fields_set} == {
+        key: value for key, value in part.model_dump(mode="json").items() if key in fields
+    }
+    text = tomli_w.dumps(part_data(part))
+    assert registry().build(kind, tomllib.loads(text)) == part
+
+
+@pytest.mark.parametrize("pruner", PRUNERS)
+def test_a_written_recipe_leaves_nothing_to_defaults(pruner):
+    data = registry().recipe(pruner).to_data()
+    for role, kind in KIND_OF_ROLE.items():
+        part = registry().part(kind, data[role]["name"]).thing
+        unset = {name for name, info in part.model_fields.items() if info.default is None}
+        assert data[role].keys() >= {"name", *part.model_fields} - unset
+    assert data.keys() >= {"pruner", "help", "finalize", *ROLES}
+
+
+def rounds_numbers(text: str) -> str:
+    return text.replace("0.3333333333333333", "0.3333")
+
+
+def forgets_fields(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if not line.startswith("weight"))
+
+
+def forgets_the_finish(text: str) -> str:
+    return text.replace('finalize = "alive"\n', "")
+
+
+@pytest.mark.parametrize("spoil", [rounds_numbers, forgets_fields, forgets_the_finish])
+def test_a_writer_that_loses_something_would_be_noticed(spoil, monkeypatch):
+    recipe = registry().recipe(
+        "gem_miner", options={"regularizer.weight": 1 / 3, "finalize": "alive"}
+    )
+    assert survives_as_toml(recipe)
+    whole = Recipe.to_toml
+    monkeypatch.setattr(Recipe, "to_toml", lambda self: spoil(whole(self)))
+    assert not survives_as_toml(recipe)
+
+
+def test_recipes_differ_when_any_field_differs():
+    recipe = registry().recipe("gem_miner")
+    assert recipe != registry().recipe("gem_miner", options={"regularizer.weight": 0.5})
+    assert recipe != registry().recipe("gem_miner", parts={"rounding": "bernoulli"})
+    assert recipe != registry().recipe("gem_miner", options={"pruner": "other"})
