@@ -1,0 +1,36 @@
+"""Random crops and flips for a whole batch at once, each sample its own."""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad as pad_with_zeros
+
+from gemkit.tensors import generator
+
+
+def draw(samples: int, pad: int, *, flip: bool, seed: int, epoch: int) -> Tensor:
+    """Draw (top, left, flipped) for every sample of an epoch: integers [3, samples] on the CPU."""
+    rng = generator(seed, f"augment {epoch}")
+    corners = torch.randint(2 * pad + 1, (2, samples), generator=rng)
+    flipped = torch.randint(1 + flip, (1, samples), generator=rng)
+    return torch.cat([corners, flipped])
+
+
+def crop_and_flip(images: Tensor, draws: Tensor, pad: int) -> Tensor:
+    """Surround images with `pad` zeros, mirror those drawn, and cut each at its own place.
+
+    A crop is a run of memory seen through the strides of the padded batch, so all crops are one
+    view, indexed by where they start. A whole CIFAR batch made this way took about half the CPU
+    time of indexing a padded data set by crop, and a quarter of indexing it by pixel, and it
+    needs no padded copy of the data set.
+    """
+    count, channels, height, width = images.shape
+    top, left, flipped = draws
+    both = pad_with_zeros(torch.cat([images, images.flip(-1)]), (pad,) * 4).contiguous()
+    line = width + 2 * pad
+    plane = line * (height + 2 * pad)
+    crop_length = (channels - 1) * plane + (height - 1) * line + width
+    crops = both.as_strided(
+        (both.numel() - crop_length + 1, channels, height, width), (1, plane, line, 1)
+    )
+    image = torch.arange(count, device=images.device) + flipped * count
+    return crops.index_select(0, image * channels * plane + top * line + left)

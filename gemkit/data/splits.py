@@ -1,0 +1,48 @@
+"""Splitting a data set fairly, and the statistics its images are normalised by."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gemkit.tensors import generator
+
+
+def split_stratified(labels: Tensor, sizes: Sequence[float], seed: int) -> list[Tensor]:
+    """Split sample numbers at random into parts, each with the same share of every class.
+
+    `sizes` are relative: (0.9, 0.1) and (9, 1) say the same. Sizes that sum to the number of
+    samples are met exactly. The parts are disjoint, cover everything, and are sorted.
+    """
+    shuffled = torch.randperm(len(labels), generator=generator(seed, "split"))
+    rest = shuffled[labels.cpu()[shuffled].argsort(stable=True)]
+    parts = []
+    for place, size in enumerate(sizes[:-1]):
+        # Classes lie one after another in `rest`, so picks spread evenly over it take the same
+        # share of each class, and their number is right to the sample.
+        total = len(rest)
+        count = round(total * size / sum(sizes[place:]))
+        marks = (torch.arange(total + 1) * count + total // 2) // max(total, 1)
+        picked = marks.diff().bool()
+        parts.append(rest[picked].sort().values)
+        rest = rest[~picked]
+    return [*parts, rest.sort().values]
+
+
+def channel_statistics(
+    images: Tensor, peak: float = 255.0
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and standard deviation of each channel of uint8 images, scaled by `peak`.
+
+    Computed from a count of each value, so exact whatever the order and number of images. A
+    channel that never changes gets standard deviation 1. Floating-point images have none: ().
+    """
+    if images.is_floating_point():
+        return (), ()
+    values = torch.arange(256, dtype=torch.float64) / peak
+    mean, std = [], []
+    for channel in images.transpose(0, 1):
+        share = torch.bincount(channel.flatten(), minlength=256).cpu().double() / channel.numel()
+        mean.append(float(share @ values))
+        std.append(float(share @ (values - mean[-1]).square()) ** 0.5 or 1.0)
+    return tuple(mean), tuple(std)
