@@ -1,0 +1,117 @@
+"""gemkit: sparse subnetworks at initialization, every pruner a choice of interchangeable parts.
+
+Names are loaded when first used, so that `import gemkit` (and with it `gemkit --help`) does not
+wait for torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gemkit.api import importance, search, select
+    from gemkit.data.source import Data
+    from gemkit.engine import evaluate, finetune
+    from gemkit.errors import GemkitError
+    from gemkit.hookspecs import hookimpl
+    from gemkit.parts import (
+        Allocation,
+        DatasetPart,
+        Freeze,
+        FreezeSchedule,
+        Initializer,
+        LearnedScores,
+        MeasuredScores,
+        ModelPart,
+        Observer,
+        Part,
+        Regularizer,
+        Rounding,
+        SanityCheck,
+        Scores,
+    )
+    from gemkit.plan import Plan, Runtime
+    from gemkit.plugins import load_plugins
+    from gemkit.probe import Probe
+    from gemkit.recipe import Recipe
+    from gemkit.registry import Registry
+    from gemkit.selection import Shares
+    from gemkit.tensors import Tensors, prunable_names
+    from gemkit.ticket import Ticket
+
+_HOMES = {
+    "gemkit.api": ("importance", "search", "select"),
+    "gemkit.data.source": ("Data",),
+    "gemkit.engine": ("evaluate", "finetune"),
+    "gemkit.errors": ("GemkitError",),
+    "gemkit.hookspecs": ("hookimpl",),
+    "gemkit.parts": (
+        "Allocation",
+        "DatasetPart",
+        "Freeze",
+        "FreezeSchedule",
+        "Initializer",
+        "LearnedScores",
+        "MeasuredScores",
+        "ModelPart",
+        "Observer",
+        "Part",
+        "Regularizer",
+        "Rounding",
+        "SanityCheck",
+        "Scores",
+    ),
+    "gemkit.plan": ("Plan", "Runtime"),
+    "gemkit.plugins": ("load_plugins",),
+    "gemkit.probe": ("Probe",),
+    "gemkit.recipe": ("Recipe",),
+    "gemkit.registry": ("Registry",),
+    "gemkit.selection": ("Shares",),
+    "gemkit.tensors": ("Tensors", "prunable_names"),
+    "gemkit.ticket": ("Ticket",),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Allocation",
+    "Data",
+    "DatasetPart",
+    "Freeze",
+    "FreezeSchedule",
+    "GemkitError",
+    "Initializer",
+    "LearnedScores",
+    "MeasuredScores",
+    "ModelPart",
+    "Observer",
+    "Part",
+    "Plan",
+    "Probe",
+    "Recipe",
+    "Registry",
+    "Regularizer",
+    "Rounding",
+    "Runtime",
+    "SanityCheck",
+    "Scores",
+    "Shares",
+    "Tensors",
+    "Ticket",
+    "evaluate",
+    "finetune",
+    "hookimpl",
+    "importance",
+    "load_plugins",
+    "prunable_names",
+    "search",
+    "select",
+]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
+    if name not in _HOME:
+        raise AttributeError(f"module 'gemkit' has no attribute '{name}'")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

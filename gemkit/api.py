@@ -1,0 +1,155 @@
+"""gemkit from Python: names resolved, everything else as in the engine."""
+
+import os
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from gemkit import engine
+from gemkit.collapse import CollapsePolicy
+from gemkit.data.source import Data
+from gemkit.errors import ImportanceError, OptionError
+from gemkit.freezing import measure
+from gemkit.parts import Allocation, LearnedScores, Scores
+from gemkit.phase import Listener
+from gemkit.plan import Plan, Runtime
+from gemkit.plugins import load_plugins
+from gemkit.probe import Batch, Probe
+from gemkit.recipe import Recipe
+from gemkit.registry import Registry
+from gemkit.selection import keep_top
+from gemkit.tensors import Tensors, generator, parameters_of, prunable_names
+from gemkit.ticket import Ticket
+
+
+def search(
+    recipe: Recipe | str,
+    model: nn.Module,
+    data: Data,
+    *,
+    density: float = 0.05,
+    epochs: int | None = None,
+    seed: int = 0,
+    plan: Plan | None = None,
+    runtime: Runtime | None = None,
+    on_collapse: CollapsePolicy = "error",
+    observers: Sequence[Listener] = (),
+) -> Ticket:
+    """Find a ticket in a copy of `model`.
+
+    Args:
+        recipe: a recipe, or the name of a registered pruner such as `"gem_miner"`.
+        model: any `nn.Module` that maps images to logits; it is left as it was.
+        data: what to train on, for example `Data.of_tensors(train=(x, y), test=(x, y))`.
+        density: the fraction of prunable weights to keep.
+        epochs: how long to search; overrides `plan.epochs`. One-shot pruners do not train.
+        seed: draws weights, scores and data order; the same seed gives the same bits on a CPU.
+        plan: batch size, optimizer and learning rate.
+        runtime: device, precision, compilation.
+        on_collapse: what to do when a layer or every path is lost.
+        observers: functions called with every event of the run.
+    """
+    if isinstance(recipe, str):
+        recipe = _registry().recipe(recipe)
+    plan = plan or Plan()
+    if epochs is not None:
+        plan = Plan.model_validate(plan.model_dump() | {"epochs": epochs})
+    return engine.search(
+        recipe,
+        model,
+        data,
+        density=density,
+        plan=plan,
+        seed=seed,
+        runtime=runtime,
+        on_collapse=on_collapse,
+        observers=observers,
+    )
+
+
+def importance(
+    scores: Scores | str,
+    model: nn.Module,
+    batches: Sequence[Batch],
+    *,
+    alive: Tensors | None = None,
+    seed: int = 0,
+    **fields: Any,  # noqa: ANN401 - the options of whatever part is named
+) -> Tensors:
+    """Return what a score assigns to every prunable weight of your model; higher = keep.
+
+    Args:
+        scores: a scores part, or its registered name with `fields` as its options.
+        model: any `nn.Module`; it is left exactly as it was.
+        batches: (images, labels) pairs, all of which are used, in order.
+        alive: masks of what is still in the network; the rest counts as zero.
+        seed: for scores that draw random numbers, and for the first values of learned ones.
+        fields: options of the part when it is given by name.
+    """
+    if isinstance(scores, str):
+        part = _registry().build("scores", scores, fields)
+        assert isinstance(part, Scores)
+        scores = part
+    elif fields:
+        raise OptionError(f"give options inside the part: {type(scores).__name__}(...)")
+    parameters = parameters_of(model, prunable_names(model))
+    dense = {name: parameter.detach() for name, parameter in parameters.items()}
+    masks = _all_alive(dense, alive)
+    weights = {name: weight * masks[name] for name, weight in dense.items()}
+    rng = generator(seed, "importance")
+    raw = scores.init(weights, rng) if isinstance(scores, LearnedScores) else {}
+    device = next(iter(weights.values())).device
+    probe = Probe(
+        model=model,
+        weights=weights,
+        alive=masks,
+        batches=[(images.to(device), labels.to(device)) for images, labels in batches],
+        rng=rng,
+        scores={name: score.to(device) for name, score in raw.items()},
+    )
+    measured = measure(scores, probe)
+    return {name: value.to(weights[name]) for name, value in measured.items()}
+
+
+def select(
+    importance: Tensors,
+    density: float,
+    *,
+    allocation: Allocation | str = "global",
+    alive: Tensors | None = None,
+) -> Tensors:
+    """Return boolean masks that keep exactly the budget: round-half-up(density · all weights).
+
+    The highest importance wins, ties go to the lower index, and what is not `alive` never
+    returns. `allocation` says how layers share the budget.
+    """
+    if not 0 < density <= 1:
+        raise OptionError(f"density {density} must lie in (0, 1]: it is the fraction to keep")
+    if isinstance(allocation, str):
+        part = _registry().build("allocations", allocation)
+        assert isinstance(part, Allocation)
+        allocation = part
+    masks = _all_alive(importance, alive)
+    return keep_top(importance, masks, allocation.keep(importance, masks, density))
+
+
+def _all_alive(like: Tensors, alive: Tensors | None) -> Tensors:
+    """Return the masks as booleans, everything alive where none are given."""
+    if alive is None:
+        return {name: torch.ones_like(tensor, dtype=torch.bool) for name, tensor in like.items()}
+    if set(alive) != set(like):
+        raise ImportanceError("alive must have one mask per prunable weight, with the same names")
+    return {name: alive[name].bool().to(tensor.device) for name, tensor in like.items()}
+
+
+def _registry() -> Registry:
+    """Load the plugins once for every setting of GEMKIT_PLUGINS."""
+    return _loaded(os.environ.get("GEMKIT_PLUGINS"))
+
+
+@cache
+def _loaded(restriction: str | None) -> Registry:
+    return load_plugins()

@@ -1,0 +1,1 @@
+"""The generic parts gemkit ships; each module registers through the same hooks as any plugin."""

@@ -1,0 +1,159 @@
+"""Freeze schedules: when the density falls, and along which curve."""
+
+from abc import abstractmethod
+from typing import Literal
+
+from pydantic import Field
+
+from gemkit.errors import FitError
+from gemkit.hookspecs import hookimpl
+from gemkit.parts import Freeze, FreezeSchedule
+
+
+class Once(FreezeSchedule):
+    """One freeze straight to the target: before training, or after a part of it."""
+
+    name = "once"
+
+    after: float = Field(default=0.0, ge=0, le=1, description="fraction of the epochs before it")
+
+    @property
+    def trains(self) -> bool:
+        """Whether any training comes before the freeze."""
+        return self.after > 0
+
+    def freezes(self, target: float, epochs: int, steps_per_epoch: int) -> list[Freeze]:
+        """Freeze at the end of the nearest epoch."""
+        return [Freeze(round(self.after * epochs) * steps_per_epoch, target)]
+
+
+class Constant(FreezeSchedule):
+    """The target density from the first step to the last, as Edge-Popup uses it."""
+
+    name = "constant"
+
+    @property
+    def trains(self) -> bool:
+        """Nothing happens later than the first step."""
+        return False
+
+    def freezes(self, target: float, epochs: int, steps_per_epoch: int) -> list[Freeze]:
+        """Set the density before the first step."""
+        return [Freeze(0, target)]
+
+
+class SteppedSchedule(FreezeSchedule):
+    """A curve from density 1 to the target, followed in freezes every few epochs."""
+
+    every: int = Field(default=2, ge=1, description="epochs from one freeze to the next (T)")
+    rounds: int | None = Field(
+        default=None,
+        ge=1,
+        description="instead: this many freezes in a row before any training",
+    )
+
+    @property
+    def trains(self) -> bool:
+        """Whether epochs pass between freezes."""
+        return self.rounds is None
+
+    @abstractmethod
+    def curve(self, progress: float, target: float) -> float:
+        """Return the density at `progress`, which rises to 1 at the last freeze."""
+
+    @abstractmethod
+    def moments(self, epochs: int) -> list[int]:
+        """List after how many epochs to freeze."""
+
+    def freezes(self, target: float, epochs: int, steps_per_epoch: int) -> list[Freeze]:
+        """Walk down the curve, ending at the target exactly."""
+        moments = [0] * self.rounds if self.rounds else self.moments(epochs)
+        if not moments:
+            raise FitError(
+                f"schedule '{self.name}' would first freeze after the search has ended: it has "
+                f"{epochs} epochs and schedule.every is {self.every}; train longer, lower "
+                f"schedule.every, or set schedule.rounds to freeze before training"
+            )
+        progress = [(count + 1) / len(moments) for count in range(len(moments))]
+        densities = [self.curve(part, target) for part in progress[:-1]] + [target]
+        return [
+            Freeze(epoch * steps_per_epoch, density)
+            for epoch, density in zip(moments, densities, strict=True)
+        ]
+
+
+class Exponential(SteppedSchedule):
+    """The same fraction of survivors goes at every freeze: density = target^progress.
+
+    `timing="authors"` is what the paper's code does: n = ⌊(E−1)/T⌋ freezes, the k-th after epoch
+    k·T + 1, each keeping target^(1/n); the last one leaves some epochs to settle.
+    `timing="paper"` is Algorithm 1 to the letter: a freeze at the end of every T-th epoch, each
+    keeping e^(−cT) with c = ln(1/target)/E (the algorithm's "e^{cT}" is a misprint), so that the
+    density is e^(−cj) after epoch j; the last one falls on the last epoch, with no training left.
+    """
+
+    name = "exponential"
+
+    timing: Literal["authors", "paper"] = Field(
+        default="authors", description="when to freeze: as the paper's code does, or its text says"
+    )
+
+    def curve(self, progress: float, target: float) -> float:
+        """Return target^progress."""
+        return float(target**progress)
+
+    def moments(self, epochs: int) -> list[int]:
+        """Freeze after epochs T+1, 2T+1, … (authors) or T, 2T, … (paper)."""
+        if self.timing == "authors":
+            return [count * self.every + 1 for count in range(1, (epochs - 1) // self.every + 1)]
+        return list(range(self.every, epochs + 1, self.every))
+
+    def freezes(self, target: float, epochs: int, steps_per_epoch: int) -> list[Freeze]:
+        """Follow e^(−cj) in the paper's timing, adding a last freeze if T does not divide E."""
+        even = super().freezes(target, epochs, steps_per_epoch)
+        if self.timing == "authors" or self.rounds:
+            return even
+        steps = epochs * steps_per_epoch
+        upper = [Freeze(step, float(target ** (step / steps))) for step, _ in even]
+        return [freeze for freeze in upper if freeze.step < steps] + [Freeze(steps, target)]
+
+
+class DecliningSchedule(SteppedSchedule):
+    """A curve that reaches the target after a part of the epochs and stays there."""
+
+    end: float = Field(
+        default=0.75, gt=0, le=1, description="fraction of the epochs at which it is reached"
+    )
+
+    def moments(self, epochs: int) -> list[int]:
+        """Freeze after epochs T, 2T, … up to the end."""
+        return list(range(self.every, int(self.end * epochs) + 1, self.every))
+
+
+class Linear(DecliningSchedule):
+    """The same number of weights goes at every freeze: density = 1 − (1 − target)·progress."""
+
+    name = "linear"
+
+    def curve(self, progress: float, target: float) -> float:
+        """Return the straight line from 1 to the target."""
+        return 1 - (1 - target) * progress
+
+
+class Cubic(DecliningSchedule):
+    """Fast at first, then ever slower: density = target + (1 − target)·(1 − progress)³.
+
+    Zhu and Gupta 2017, from sparsity zero.
+    """
+
+    name = "cubic"
+
+    def curve(self, progress: float, target: float) -> float:
+        """Return the cubic from 1 to the target."""
+        return float(target + (1 - target) * (1 - progress) ** 3)
+
+
+@hookimpl
+def gemkit_freeze_schedules() -> list[type[FreezeSchedule]]:
+    """Register the schedules."""
+    return [Once, Constant, Exponential, Linear, Cubic]

@@ -1,0 +1,161 @@
+"""The one loop: every pruner is a recipe that `search` follows."""
+
+import copy
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Literal
+
+import torch
+from lightning_fabric import Fabric
+from torch import nn
+
+from gemkit.collapse import CollapsePolicy
+from gemkit.compose import check_fit, needs_training
+from gemkit.data.source import Data
+from gemkit.freezing import Freezer
+from gemkit.masking import MaskedNet, ScoredNet
+from gemkit.parts import LearnedScores
+from gemkit.phase import Listener, Phase, seeded
+from gemkit.plan import Plan, Runtime
+from gemkit.recipe import Recipe
+from gemkit.tensors import Tensors, generator, kept, parameters_of, prunable_names
+from gemkit.ticket import Ticket, TicketInfo
+from gemkit.training import Trainer, accuracy, make_fabric, place
+
+_WEIGHT_LR = {"sgd": 0.05, "adam": 1e-3, "adamw": 1e-3}
+_SCORE_LR_ADAM = 0.01
+
+
+def search(
+    recipe: Recipe,
+    model: nn.Module,
+    data: Data,
+    *,
+    density: float = 0.05,
+    plan: Plan | None = None,
+    seed: int = 0,
+    runtime: Runtime | None = None,
+    on_collapse: CollapsePolicy = "error",
+    observers: Sequence[Listener] = (),
+    fabric: Fabric | None = None,
+) -> Ticket:
+    """Find a ticket of `density` in a copy of `model`, following the recipe.
+
+    One-shot recipes take no training step; the model itself is left as it was.
+    """
+    phase = Phase("search", data, seed, runtime or Runtime(), observers, fabric)
+    plan = search_plan(recipe, plan or Plan(), data)
+    target = recipe.density or density
+    check_fit(recipe, epochs=plan.epochs, density=target)
+    with seeded(seed, phase.fabric.device):
+        net = _prepare(recipe, model, phase)
+        trainer = Trainer(net, plan, phase.fabric, phase.runtime)
+        freezer = Freezer(recipe, trainer, phase, on_collapse)
+        freezes = deque(recipe.schedule.freezes(target, plan.epochs, phase.steps_per_epoch(plan)))
+        step = 0
+        for step in phase.train(trainer):
+            while freezes and freezes[0].step == step:
+                freezer.freeze(step, freezes.popleft().density)
+        mask = freezer.final_mask(step, target)
+    info = TicketInfo(
+        pruner=recipe.pruner,
+        recipe=recipe.to_data(),
+        model=None,
+        dataset=None,
+        shape=data.shape,
+        classes=data.classes,
+        density_target=target,
+        seed=seed,
+        epochs=plan.epochs,
+        stage="found",
+        versions={"gemkit": version("gemkit"), "torch": torch.__version__},
+        history=freezer.history,
+        alive=kept(net.alive),
+    )
+    return Ticket(mask=_on_cpu(mask), state=_state(net), info=info)
+
+
+def finetune(
+    ticket: Ticket,
+    model: nn.Module,
+    data: Data,
+    *,
+    plan: Plan | None = None,
+    seed: int = 0,
+    runtime: Runtime | None = None,
+    observers: Sequence[Listener] = (),
+    fabric: Fabric | None = None,
+) -> Ticket:
+    """Train the ticket's weights in a copy of `model`; the mask holds to the last step."""
+    phase = Phase("finetune", data, seed, runtime or Runtime(), observers, fabric)
+    plan = finetune_plan(plan or Plan(weight_decay=1e-4))
+    with seeded(seed, phase.fabric.device):
+        own = ticket.apply(copy.deepcopy(model)).requires_grad_(True)
+        net = MaskedNet(place(own, phase.fabric, phase.runtime), list(ticket.mask))
+        net.freeze_({name: mask.to(phase.fabric.device) for name, mask in ticket.mask.items()}, {})
+        for _ in phase.train(Trainer(net, plan, phase.fabric, phase.runtime)):
+            pass
+    trained = _state(net)
+    for name, mask in ticket.mask.items():
+        trained[name] = torch.where(mask, trained[name], ticket.state[name])
+    return replace(
+        ticket, state=trained, info=ticket.info.model_copy(update={"stage": "finetuned"})
+    )
+
+
+def evaluate(
+    ticket: Ticket,
+    model: nn.Module,
+    data: Data,
+    *,
+    split: Literal["train", "validation", "test"] = "test",
+    runtime: Runtime | None = None,
+    fabric: Fabric | None = None,
+) -> float:
+    """Measure the accuracy of what is in the ticket, on one split of the data."""
+    runtime = runtime or Runtime()
+    fabric = fabric or make_fabric(runtime)
+    own = place(ticket.apply(copy.deepcopy(model)), fabric, runtime)
+    module = fabric.setup_module(own, move_to_device=False)
+    return accuracy(module, getattr(data, split).to(fabric.device), fabric, data.classes)
+
+
+def search_plan(recipe: Recipe, plan: Plan, data: Data) -> Plan:
+    """Decide what the plan leaves open: no epochs for one-shot recipes, and the learning rate."""
+    if not needs_training(recipe):
+        plan = plan.model_copy(update={"epochs": 0})
+    if not isinstance(recipe.scores, LearnedScores):
+        return finetune_plan(plan)
+    if plan.optimizer != "sgd":
+        return plan.with_lr(_SCORE_LR_ADAM)
+    return plan.with_lr(recipe.scores.default_lr(plan.epochs * data.train.steps(plan.batch_size)))
+
+
+def finetune_plan(plan: Plan) -> Plan:
+    """Decide the learning rate of a plan that trains weights."""
+    return plan.with_lr(_WEIGHT_LR[plan.optimizer])
+
+
+def _prepare(recipe: Recipe, model: nn.Module, phase: Phase) -> MaskedNet:
+    """Copy the model, draw its starting weights, and put it under a mask."""
+    own = copy.deepcopy(model).requires_grad_(True)
+    parameters = parameters_of(own, names := prunable_names(own))
+    weights = {name: parameter.detach() for name, parameter in parameters.items()}
+    drawn = recipe.init.draw(weights, generator(phase.seed, "weights"))
+    for name, weight in weights.items():
+        weight.copy_(drawn[name])
+    own = place(own, phase.fabric, phase.runtime)
+    if isinstance(recipe.scores, LearnedScores):
+        return ScoredNet(own, names, recipe, generator(phase.seed, "scores"))
+    return MaskedNet(own, names)
+
+
+def _state(net: MaskedNet) -> Tensors:
+    """Return the model's whole state on the CPU, prunable weights without the mask."""
+    return _on_cpu(net.model.state_dict() | net.weights)
+
+
+def _on_cpu(tensors: Tensors) -> Tensors:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}

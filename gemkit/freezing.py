@@ -1,0 +1,156 @@
+"""Freezing: measure importance, share the budget, select, and watch whether the network lives."""
+
+import itertools
+
+from gemkit.collapse import CollapsePolicy, empty_layers, ignores_input, keep_one
+from gemkit.errors import CollapseError, ImportanceError
+from gemkit.events import Collapsed, Froze
+from gemkit.masking import MaskedNet, ScoredNet
+from gemkit.parts import Scores
+from gemkit.phase import Phase, seeded
+from gemkit.probe import Batch, Probe
+from gemkit.recipe import Recipe
+from gemkit.selection import keep_top
+from gemkit.tensors import Tensors, budget, generator, kept, total
+from gemkit.ticket import FreezeRecord
+from gemkit.training import Trainer
+
+
+def freeze(
+    net: MaskedNet,
+    recipe: Recipe,
+    density: float,
+    importance: Tensors,
+    on_collapse: CollapsePolicy = "error",
+) -> None:
+    """Give up the least important weights for good, exactly as many as the density says.
+
+    A rounding that spends the budget itself is only told its new shares.
+    """
+    shares = recipe.allocation.keep(importance, net.alive, density)
+    alive = net.alive
+    if not recipe.rounding.spends_budget:
+        alive = keep_top(importance, net.alive, shares)
+        if on_collapse == "keep-one":
+            alive = keep_one(alive, importance, net.alive, limit=kept(alive))
+    net.freeze_(alive, shares)
+
+
+def measure(scores: Scores, probe: Probe) -> Tensors:
+    """Ask for importance and check its keys and shapes; nothing else changes."""
+    with seeded(0, next(iter(probe.weights.values())).device):
+        importance = scores.importance(probe)
+    if set(importance) != set(probe.weights):
+        missing = sorted(set(probe.weights) - set(importance))[:3]
+        unknown = sorted(set(importance) - set(probe.weights))[:3]
+        raise ImportanceError(
+            f"scores '{scores.name}' must return one tensor per prunable weight; "
+            f"missing: {', '.join(missing) or 'none'}; unknown: {', '.join(unknown) or 'none'}"
+        )
+    for name, weight in probe.weights.items():
+        if importance[name].shape != weight.shape:
+            raise ImportanceError(
+                f"scores '{scores.name}' returned shape {tuple(importance[name].shape)} for "
+                f"'{name}', whose weight has shape {tuple(weight.shape)}"
+            )
+    return {name: importance[name].detach() for name in probe.weights}
+
+
+class Freezer:
+    """Carries out the freezes of one search, keeps their history and reports collapse."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        trainer: Trainer,
+        phase: Phase,
+        on_collapse: CollapsePolicy,
+    ) -> None:
+        self.recipe = recipe
+        self.net = trainer.net
+        self.trainer = trainer
+        self.phase = phase
+        self.on_collapse = on_collapse
+        self.history: list[FreezeRecord] = []
+        self._rng = generator(phase.seed, "importance")
+        images, _ = next(iter(phase.data.train.batches(64)))
+        self._images = images.to(next(self.net.model.parameters()).dtype)
+        # A head that starts at zero ignores the input before anything is pruned: no collapse.
+        self._was_deaf = ignores_input(trainer.module, self._images)
+
+    def freeze(self, step: int, density: float) -> None:
+        """Freeze to a density, tell about it, and look whether the network lives."""
+        freeze(self.net, self.recipe, density, self._importance(), self.on_collapse)
+        self.net.clear_state(self.trainer.optimizer)
+        alive, mask = self.net.alive, self.net.mask
+        record = FreezeRecord(step=step, target=density, alive=kept(alive), kept=kept(mask))
+        self.history.append(record)
+        self.phase.tell(Froze(step, density, record.alive, record.kept, total(alive)))
+        self._refuse_nothing(step, mask)
+        self._look(step, alive, for_good=self.recipe.rounding.takes_measured)
+
+    def final_mask(self, step: int, density: float) -> Tensors:
+        """Settle which mask is the ticket, wear it, and make sure that it is alive."""
+        mask = self.net.alive if self.recipe.finalize == "alive" else self.net.mask
+        if self.on_collapse == "keep-one":
+            limit = budget(total(mask), density)
+            mask = keep_one(mask, self._importance(), self.net.alive, limit)
+        self._refuse_nothing(step, mask)
+        self.net.wear_(mask)
+        self._look(step, mask, for_good=True)
+        return mask
+
+    def _importance(self) -> Tensors:
+        """Measure on the network as it is, with fresh batches where the scores want some."""
+        probe = Probe(
+            model=self.net.model,
+            weights=self.net.effective,
+            alive=self.net.alive,
+            batches=self._batches(self.recipe.scores.batches_wanted()),
+            rng=self._rng,
+            scores=self.net.raw_scores if isinstance(self.net, ScoredNet) else {},
+        )
+        return measure(self.recipe.scores, probe)
+
+    def _batches(self, count: int) -> list[Batch]:
+        """Draw un-augmented training batches, others at every freeze."""
+        size, data = self.trainer.plan.batch_size, self.phase.data.train
+        epochs = (
+            data.batches(size, seed=self.phase.seed, epoch=epoch)
+            for epoch in itertools.count(len(self.history))
+        )
+        return list(itertools.islice(itertools.chain.from_iterable(epochs), count))
+
+    def _look(self, step: int, mask: Tensors, *, for_good: bool) -> None:
+        """Report layers without weights, and a network that no signal passes."""
+        if empty := empty_layers(mask):
+            many = f" and {len(empty) - 3} more" if len(empty) > 3 else ""
+            self._collapse(step, empty, f"{', '.join(empty[:3])}{many} lost every weight")
+        elif not self._was_deaf and ignores_input(self.trainer.module, self._images):
+            sentence = "no path leads from input to output any more"
+            if for_good:
+                self._collapse(step, (), sentence)
+            else:
+                self.phase.tell(Collapsed(step, (), f"{sentence}; scores may still recover one"))
+
+    def _refuse_nothing(self, step: int, mask: Tensors) -> None:
+        """Stop, whatever the policy, when nothing is kept at all: no gradient can bring it back."""
+        if kept(mask) == 0:
+            message = f"collapse at step {step}: no weight of the network is kept"
+            self.phase.tell(Collapsed(step, tuple(mask), message))
+            raise CollapseError(
+                f"{message}, and no gradient is left to bring one back; raise the density, or "
+                f"lower regularizer.weight or the learning rate"
+            )
+
+    def _collapse(self, step: int, layers: tuple[str, ...], what: str) -> None:
+        message = f"collapse at step {step}: {what}"
+        self.phase.tell(Collapsed(step, layers, message))
+        if self.on_collapse == "error":
+            raise CollapseError(f"{message}; {_WAY_OUT}")
+
+
+_WAY_OUT = (
+    "raise the density, lower regularizer.weight or the learning rate, choose allocation 'erk' or "
+    "'uniform', or go on anyway with --on-collapse warn or keep-one"
+)

@@ -1,0 +1,1 @@
+"""One module per method: its scores, and the pruners made with them."""

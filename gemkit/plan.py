@@ -1,0 +1,69 @@
+"""How to train: plain data for the hyper-parameters of a phase, and for the machine it runs on."""
+
+import math
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Plan(BaseModel):
+    """How one phase trains; `lr` left out means the default for what is trained."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    epochs: int = Field(default=30, ge=0, description="passes over the training data")
+    batch_size: int = Field(default=64, ge=1, description="images per optimizer step")
+    optimizer: Literal["sgd", "adam", "adamw"] = Field(default="sgd", description="update rule")
+    lr: float | None = Field(default=None, gt=0, description="peak learning rate")
+    momentum: float = Field(default=0.9, ge=0, lt=1, description="of SGD; Adam's first beta")
+    nesterov: bool = Field(default=False, description="SGD looks ahead")
+    weight_decay: float = Field(default=0.0, ge=0, description="on whatever is trained")
+    lr_schedule: Literal["cosine", "multistep", "constant"] = Field(
+        default="cosine", description="how the learning rate falls, epoch by epoch"
+    )
+    milestones: tuple[float, ...] = Field(
+        default=(0.5, 0.75), description="multistep: divide by 10 at these fractions of the epochs"
+    )
+    warmup_epochs: int = Field(default=0, ge=0, description="rise linearly over these epochs")
+
+    def lr_at(self, step: int, steps_per_epoch: int) -> float:
+        """Return the learning rate of a step; it depends on nothing but the clock."""
+        if self.lr is None:
+            raise ValueError("the plan leaves the learning rate open; decide it with with_lr")
+        return self.lr * self._factor(step, steps_per_epoch)
+
+    def _factor(self, step: int, steps_per_epoch: int) -> float:
+        """Return the fraction of the peak."""
+        epoch = step // steps_per_epoch
+        warmup_steps = self.warmup_epochs * steps_per_epoch
+        if step < warmup_steps:
+            return (step + 1) / warmup_steps
+        if self.lr_schedule == "constant":
+            return 1.0
+        if self.lr_schedule == "multistep":
+            passed = sum(epoch >= part * self.epochs for part in self.milestones)
+            return float(0.1**passed)
+        left = max(1, self.epochs - self.warmup_epochs)
+        return 0.5 * (1 + math.cos(math.pi * (epoch - self.warmup_epochs) / left))
+
+    def with_lr(self, default: float) -> "Plan":
+        """Return the plan with its learning rate decided."""
+        return self if self.lr is not None else self.model_copy(update={"lr": default})
+
+
+class Runtime(BaseModel):
+    """The machine: where to compute and how."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field(
+        default="auto", description="auto takes the accelerator where there is one"
+    )
+    devices: int = Field(default=1, ge=1, description="how many of them share every batch")
+    precision: Literal["32", "bf16", "64"] = Field(
+        default="32", description="bf16 computes in mixed precision; scores stay in float32"
+    )
+    compile: bool = Field(default=False, description="compile the network with torch.compile")
+    channels_last: bool = Field(
+        default=True, description="lay images out as CPUs and tensor cores like convolutions best"
+    )

@@ -1,0 +1,148 @@
+"""Training and evaluation through Lightning Fabric: one code path from one CPU to many GPUs."""
+
+import itertools
+import math
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+from torchmetrics import MeanMetric
+from torchmetrics.classification import MulticlassAccuracy
+
+from gemkit.data.source import Source
+from gemkit.errors import TrainingError
+from gemkit.masking import MaskedNet
+from gemkit.plan import Plan, Runtime
+from gemkit.probe import Batch, in_mode
+
+# Fabric's own "64-true" hands logits back in float32; a double model under "32-true" stays double.
+_PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed", "64": "32-true"}
+
+
+def make_fabric(runtime: Runtime) -> Fabric:
+    """Open the device the user asked for, or say that it is not there."""
+    available = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+    }
+    if not available.get(runtime.device, True):
+        raise TrainingError(
+            f"device '{runtime.device}' is not available here; use --device auto or --device cpu"
+        )
+    return Fabric(
+        accelerator=runtime.device,
+        devices=runtime.devices,
+        precision=_PRECISIONS[runtime.precision],
+    )
+
+
+def place(model: nn.Module, fabric: Fabric, runtime: Runtime) -> nn.Module:
+    """Bring a model to the device, in the layout and number format of the run."""
+    if runtime.precision == "64":
+        model = model.double()
+    model = model.to(fabric.device)
+    if runtime.channels_last:
+        model = model.to(memory_format=torch.channels_last)
+    return model
+
+
+class Trainer:
+    """Takes optimizer steps on a masked network and keeps its running loss on the device."""
+
+    def __init__(self, net: MaskedNet, plan: Plan, fabric: Fabric, runtime: Runtime) -> None:
+        self.net = net
+        self.plan = plan
+        self.fabric = fabric
+        layout = torch.channels_last if runtime.channels_last else torch.contiguous_format
+        dtype = next(net.model.parameters()).dtype
+        self._as_parameters = partial(Tensor.to, dtype=dtype, memory_format=layout)
+        module = cast(nn.Module, torch.compile(net.model)) if runtime.compile else net.model
+        self.module = fabric.setup_module(module, move_to_device=False)
+        self.optimizer = make_optimizer(plan, net.trainable())
+        self.loss = MeanMetric(nan_strategy="disable").to(fabric.device)
+
+    def step(self, batch: Batch, lr: float) -> None:
+        """Take one step at the given learning rate."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        images, labels = batch
+        images = self._as_parameters(images)
+        loss = F.cross_entropy(self.module(images), labels)
+        self.fabric.backward(loss)
+        self.net.before_step()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.net.after_step()
+        self.loss.update(loss.detach())
+
+    def mean_loss(self) -> float:
+        """Return the mean loss since last asked, or stop if it is not a number any more."""
+        mean = float(self.loss.compute())
+        self.loss.reset()
+        if not math.isfinite(mean):
+            raise TrainingError(
+                f"training diverged: the loss is {mean}; lower the learning rate (now "
+                f"{self.plan.lr}) or check the data for values that are not finite"
+            )
+        return mean
+
+
+def make_optimizer(plan: Plan, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """Build the update rule, fused where torch offers it for these tensors."""
+    assert plan.lr is not None
+    fused = all(
+        parameter.device.type in {"cpu", "cuda", "mps"} and parameter.is_floating_point()
+        for parameter in parameters
+    )
+    if plan.optimizer == "sgd":
+        return torch.optim.SGD(
+            parameters,
+            lr=plan.lr,
+            momentum=plan.momentum,
+            nesterov=plan.nesterov,
+            weight_decay=plan.weight_decay,
+            fused=fused,
+        )
+    rule = torch.optim.Adam if plan.optimizer == "adam" else torch.optim.AdamW
+    return rule(
+        parameters,
+        lr=plan.lr,
+        betas=(plan.momentum, 0.999),
+        weight_decay=plan.weight_decay,
+        fused=fused,
+    )
+
+
+def endless(source: Source, size: int, *, seed: int, fabric: Fabric) -> Iterator[Batch]:
+    """Yield augmented training batches for ever, each epoch in an order of its own.
+
+    Of several processes, each gets its share of every batch; a last batch too small to give
+    every process an image is left out.
+    """
+    world = fabric.world_size
+    whole = source.steps(size) - (0 < len(source) % size < world)
+    for epoch in itertools.count():
+        shares = source.batches(
+            size, seed=seed, epoch=epoch, augment=True, rank=fabric.global_rank, world=world
+        )
+        yield from itertools.islice(shares, whole)
+
+
+@torch.no_grad()
+def accuracy(module: nn.Module, source: Source, fabric: Fabric, classes: int) -> float:
+    """Measure top-1 accuracy, un-augmented and in evaluation mode."""
+    metric = MulticlassAccuracy(classes, average="micro", validate_args=False).to(fabric.device)
+    dtype = next(module.parameters()).dtype
+    finite = torch.ones((), dtype=torch.bool, device=fabric.device)
+    with in_mode(module, training=False):
+        for images, labels in source.batches(512, rank=fabric.global_rank, world=fabric.world_size):
+            logits: Tensor = module(images.to(dtype))
+            metric.update(logits, labels)
+            finite &= logits.isfinite().all()
+    if not finite:
+        raise TrainingError("the network's outputs are not finite: training has diverged")
+    return float(metric.compute())

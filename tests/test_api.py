@@ -1,0 +1,207 @@
+"""The Python API: importance on your own model, selection, and search by name."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tiny import CPU, tiny_data, tiny_net
+
+import gemkit
+from gemkit import MeasuredScores, importance, load_plugins, prunable_names, search, select
+from gemkit.errors import ImportanceError, OptionError, UnknownNameError
+from gemkit.tensors import budget, kept, total
+
+SCORES = sorted(load_plugins().parts["scores"])
+
+
+class TrainModeSaliency(MeasuredScores):
+    """|w · dL/dw| with batch statistics: the kind of score that tempts to touch the model."""
+
+    name = "train_mode_saliency"
+
+    def importance(self, probe):
+        leaves = {name: weight.clone().requires_grad_() for name, weight in probe.weights.items()}
+        loss = sum(
+            F.cross_entropy(probe.forward(leaves, x, training=True), y) for x, y in probe.batches
+        )
+        gradients = torch.autograd.grad(loss, list(leaves.values()))
+        return {
+            name: (weight * gradient).abs()
+            for (name, weight), gradient in zip(probe.weights.items(), gradients, strict=True)
+        }
+
+
+class CarelessSaliency(TrainModeSaliency):
+    """The broken version: calls the model itself, which moves its running statistics."""
+
+    name = "careless"
+
+    def importance(self, probe):
+        probe.model.train()(probe.batches[0][0])
+        return super().importance(probe)
+
+
+def batches(dtype=torch.float32):
+    return [(x.to(dtype), y) for x, y in tiny_data().train.batches(8, seed=0)]
+
+
+def snapshot(model):
+    """Everything of a model that scoring must not change, and the global random numbers."""
+    return (
+        copy.deepcopy(model.state_dict()),
+        [module.training for module in model.modules()],
+        [(p.requires_grad, None if p.grad is None else p.grad.clone()) for p in model.parameters()],
+        torch.get_rng_state(),
+    )
+
+
+def same(one, other):
+    state, modes, flags, rng = one
+    state2, modes2, flags2, rng2 = other
+    return (
+        all(torch.equal(state[name], state2[name]) for name in state)
+        and modes == modes2
+        and all(
+            a == b and (g is h is None or torch.equal(g, h))
+            for (a, g), (b, h) in zip(flags, flags2, strict=True)
+        )
+        and torch.equal(rng, rng2)
+    )
+
+
+def odd_model():
+    """A model in the middle of something: mixed modes, a gradient, a frozen parameter."""
+    model = tiny_net().eval()
+    model[3].train()
+    model[8].weight.grad = torch.ones_like(model[8].weight)
+    model[0].bias.requires_grad_(False)
+    return model
+
+
+@pytest.mark.parametrize("scores", [*SCORES, TrainModeSaliency()], ids=str)
+def test_scoring_leaves_the_model_identical_to_the_bit(scores):
+    model = odd_model()
+    before = snapshot(model)
+    importance(scores, model, batches())
+    assert same(before, snapshot(model))
+
+
+def test_a_careless_score_would_be_caught():
+    model = odd_model()
+    before = snapshot(model)
+    importance(CarelessSaliency(), model, batches())
+    assert not same(before, snapshot(model))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("scores", SCORES)
+def test_importance_has_the_models_names_shapes_and_dtype(scores, dtype, device):
+    model = tiny_net().to(device, dtype)
+    result = importance(scores, model, batches(dtype))
+    assert list(result) == prunable_names(model)
+    for name, value in result.items():
+        assert value.shape == model.get_parameter(name).shape
+        assert value.dtype == dtype
+        assert value.device.type == device.type
+        assert value.isfinite().all()
+
+
+@pytest.mark.parametrize("scores", SCORES)
+def test_importance_is_the_same_for_the_same_seed(scores):
+    one, again, other = (importance(scores, tiny_net(), [], seed=seed) for seed in (3, 3, 4))
+    assert all(torch.equal(one[name], again[name]) for name in one)
+    if scores != "magnitude":
+        assert not all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_saliency_through_the_probe_is_the_gradient_times_the_weight():
+    model = tiny_net().double().train()
+    all_batches = batches(torch.float64)
+    measured = importance(TrainModeSaliency(), model, all_batches)
+    reference = copy.deepcopy(model)
+    sum(F.cross_entropy(reference(x), y) for x, y in all_batches).backward()
+    for name, value in measured.items():
+        weight = reference.get_parameter(name)
+        torch.testing.assert_close(value, (weight * weight.grad).abs().detach())
+
+
+def test_what_is_not_alive_counts_as_zero():
+    model = tiny_net()
+    alive = {name: torch.ones_like(model.get_parameter(name)) for name in prunable_names(model)}
+    alive["0.weight"][:3] = 0
+    measured = importance("magnitude", model, [], alive=alive)
+    assert measured["0.weight"][:3].count_nonzero() == 0
+    assert measured["0.weight"][3:].count_nonzero() == 54
+
+
+@pytest.mark.parametrize("allocation", sorted(load_plugins().parts["allocations"]))
+def test_selection_is_exact_and_never_revives(allocation, device):
+    measured = importance("magnitude", tiny_net().to(device), [])
+    wide = select(measured, 0.6, allocation=allocation)
+    narrow = select(measured, 0.25, allocation=allocation, alive=wide)
+    assert kept(wide) == budget(total(wide), 0.6)
+    assert kept(narrow) == budget(total(wide), 0.25)
+    for name, mask in narrow.items():
+        assert mask.dtype == torch.bool
+        assert not (mask & ~wide[name]).any()
+
+
+class Wrong(MeasuredScores):
+    """Scores that forget a layer, invent one, or return another shape."""
+
+    name = "wrong"
+    fault: str = "key"
+
+    def importance(self, probe):
+        measured = {name: weight.abs() for name, weight in probe.weights.items()}
+        if self.fault == "key":
+            measured["invented"] = measured.pop("8.weight")
+        elif self.fault == "shape":
+            measured["8.weight"] = measured["8.weight"].flatten()
+        else:
+            measured["8.weight"] = measured["8.weight"] * float("nan")
+        return measured
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("key", "'wrong'.*missing: 8.weight; unknown: invented"),
+        ("shape", r"'wrong' returned shape \(18,\) for '8.weight'"),
+    ],
+)
+def test_importance_with_wrong_keys_or_shapes_is_an_error_that_names_them(fault, words):
+    with pytest.raises(ImportanceError, match=words):
+        importance(Wrong(fault=fault), tiny_net(), [])
+
+
+def test_importance_that_is_not_finite_cannot_be_selected():
+    measured = importance(Wrong(fault="nan"), tiny_net(), [])
+    with pytest.raises(ImportanceError, match=r"8\.weight"):
+        select(measured, 0.5)
+
+
+def test_mistakes_in_python_get_the_same_clear_errors():
+    model = tiny_net()
+    with pytest.raises(UnknownNameError, match="did you mean 'magnitude'"):
+        importance("magnitud", model, [])
+    with pytest.raises(OptionError, match="magnitude"):
+        importance("magnitude", model, [], temperature=3)
+    with pytest.raises(OptionError, match="inside the part"):
+        importance(TrainModeSaliency(), model, batches(), temperature=3)
+    with pytest.raises(OptionError, match="must lie in"):
+        select(importance("magnitude", model, []), 0)
+    with pytest.raises(ImportanceError, match="same names"):
+        select(importance("magnitude", model, []), 0.5, alive={})
+    with pytest.raises(UnknownNameError, match="gem_miner"):
+        search("gem_minr", model, tiny_data(), runtime=CPU)
+
+
+def test_every_public_name_can_be_imported_and_is_listed():
+    assert dir(gemkit) == gemkit.__all__
+    for name in gemkit.__all__:
+        assert getattr(gemkit, name) is not None
+    assert set(gemkit.__all__) == set(gemkit._HOME)
+    with pytest.raises(AttributeError, match="nothing_like_this"):
+        gemkit.nothing_like_this  # noqa: B018

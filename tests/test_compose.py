@@ -1,0 +1,92 @@
+"""Every pair of parts either fits and runs, or is refused with a sentence."""
+
+from itertools import combinations
+
+import pytest
+from tiny import CPU, tiny_data, tiny_net
+
+from gemkit import Plan, load_plugins, search
+from gemkit.compose import check_fit, misfits
+from gemkit.errors import FitError
+from gemkit.recipe import ROLES
+from gemkit.registry import KIND_OF_ROLE
+
+REGISTRY = load_plugins()
+BASES = ["gem_miner", "edge_popup", "magnitude"]
+PLAN = Plan(epochs=3, batch_size=16, lr=0.1)
+
+
+def every_pair():
+    """Put every pair of parts into every base, each resulting recipe once."""
+    seen = {}
+    for base in BASES:
+        for one, other in combinations(ROLES, 2):
+            for part in REGISTRY.parts[KIND_OF_ROLE[one]]:
+                for partner in REGISTRY.parts[KIND_OF_ROLE[other]]:
+                    recipe = REGISTRY.recipe(base, parts={one: part, other: partner})
+                    key = tuple(chosen.name for chosen in recipe.parts().values())
+                    seen.setdefault(key, recipe)
+    return seen
+
+
+PAIRS = every_pair()
+
+
+def fits(recipe):
+    return not list(misfits(recipe, epochs=PLAN.epochs, density=0.5))
+
+
+def test_there_are_pairs_of_both_sorts():
+    verdicts = [fits(recipe) for recipe in PAIRS.values()]
+    assert verdicts.count(True) > 100
+    assert verdicts.count(False) > 100
+
+
+@pytest.mark.parametrize("init", sorted(REGISTRY.parts["initializers"]))
+def test_every_accepted_pair_runs(init):
+    """Split by initializer only to spread the work."""
+    data, model = tiny_data(), tiny_net()
+    for key, recipe in PAIRS.items():
+        if recipe.init.name == init and fits(recipe):
+            ticket = search(
+                recipe, model, data, density=0.5, plan=PLAN, runtime=CPU, on_collapse="warn"
+            )
+            assert 0 < ticket.density <= 0.51, key
+
+
+def test_every_rejected_pair_is_rejected_with_sentences_that_name_a_part():
+    for key, recipe in PAIRS.items():
+        if not fits(recipe):
+            with pytest.raises(FitError) as caught:
+                check_fit(recipe, epochs=PLAN.epochs, density=0.5)
+            sentences = str(caught.value).splitlines()[1:]
+            assert sentences
+            assert all(any(f"'{name}'" in line for name in key) for line in sentences), sentences
+
+
+def test_all_misfits_are_told_at_once():
+    recipe = REGISTRY.recipe(
+        "gem_miner", parts={"scores": "magnitude"}, options={"schedule.every": 9}
+    )
+    with pytest.raises(FitError) as caught:
+        check_fit(recipe, epochs=3, density=2.0)
+    message = str(caught.value)
+    assert message.startswith("pruner 'gem_miner': these parts do not fit together")
+    for words in ("density 2.0", "must be 'open'", "regularizer 'l2'", "schedule.every is 9"):
+        assert words in message
+
+
+@pytest.mark.parametrize(
+    ("base", "parts", "options", "epochs", "words"),
+    [
+        ("gem_miner", {"scores": "popup"}, {}, 3, "needs scores between 0 and 1"),
+        ("gem_miner", {"schedule": "once"}, {}, 0, "at least one epoch"),
+        ("edge_popup", {}, {"finalize": "alive"}, 3, "never freezes a weight"),
+        ("magnitude", {"rounding": "topk"}, {}, 0, "rounding must be 'open'"),
+        ("magnitude", {"schedule": "linear"}, {}, 0, "schedule.rounds"),
+    ],
+)
+def test_each_misfit_has_its_own_sentence(base, parts, options, epochs, words):
+    recipe = REGISTRY.recipe(base, parts=parts, options=options)
+    [sentence] = misfits(recipe, epochs=epochs, density=0.5)
+    assert words in sentence

@@ -1,0 +1,290 @@
+"""The one loop: what every search and fine-tuning promises, whatever the recipe."""
+
+import copy
+
+import pytest
+import torch
+from tiny import CPU, PLAN, tiny_data, tiny_net
+
+from gemkit import Plan, Runtime, evaluate, finetune, load_plugins, search
+from gemkit.errors import CollapseError, FitError, TrainingError
+from gemkit.events import Collapsed, EpochEnded, Froze, PhaseStarted, StepEnded
+from gemkit.masking import MaskedNet
+from gemkit.tensors import budget, generator, kept, parameters_of, prunable_names, total
+from gemkit.training import Trainer, make_fabric
+
+PRUNERS = sorted(load_plugins().pruners)
+
+
+def find(pruner, *, density=0.3, seed=0, options=None, **how):
+    recipe = load_plugins().recipe(pruner, options={**(options or {})})
+    how = {"runtime": CPU, "plan": PLAN, "on_collapse": "warn", **how}
+    return search(recipe, tiny_net(), tiny_data(), density=density, seed=seed, **how)
+
+
+@pytest.mark.parametrize("pruner", PRUNERS)
+def test_a_search_keeps_no_more_than_its_budget(pruner):
+    ticket = find(pruner)
+    limit = budget(ticket.prunable, ticket.info.density_target)
+    assert 0 < ticket.kept <= limit
+    if pruner != "gem_miner":  # the only one whose ticket may be sparser than asked for
+        assert ticket.kept == limit
+    else:
+        assert ticket.info.alive == limit
+
+
+@pytest.mark.parametrize("pruner", PRUNERS)
+def test_two_searches_with_one_seed_are_equal_to_the_bit_and_another_seed_is_not(pruner):
+    assert find(pruner) == find(pruner)
+    if pruner not in {"dense", "magnitude"}:  # nothing in them is drawn
+        assert find(pruner).mask.keys() == find(pruner, seed=1).mask.keys()
+        assert find(pruner) != find(pruner, seed=1)
+
+
+@pytest.mark.parametrize("pruner", PRUNERS)
+def test_a_search_leaves_the_model_and_the_random_numbers_as_they_were(pruner):
+    model, data = tiny_net(), tiny_data()
+    before = copy.deepcopy(model.state_dict())
+    flags = [parameter.requires_grad for parameter in model.parameters()]
+    random_numbers = torch.get_rng_state()
+    recipe = load_plugins().recipe(pruner)
+    search(recipe, model, data, plan=PLAN, density=0.5, runtime=CPU, on_collapse="warn")
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert [parameter.requires_grad for parameter in model.parameters()] == flags
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert torch.equal(random_numbers, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("pruner", PRUNERS)
+def test_the_ticket_holds_the_starting_weights_also_of_what_was_pruned(pruner):
+    ticket = find(pruner)
+    for name in ticket.mask:
+        assert ticket.state[name].count_nonzero() == ticket.state[name].numel()
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_pruned_weights_stay_exactly_zero_while_the_rest_is_trained(optimizer):
+    ticket = find("magnitude")
+    plan = Plan(epochs=4, batch_size=8, lr=0.01, weight_decay=0.1, optimizer=optimizer)
+    trained = finetune(ticket, tiny_net(), tiny_data(), plan=plan, runtime=CPU)
+    model = trained.apply(tiny_net())
+    assert trained.mask.keys() == ticket.mask.keys()
+    for name, mask in ticket.mask.items():
+        weight = model.get_parameter(name)
+        assert torch.equal(trained.mask[name], mask)
+        assert weight[~mask].count_nonzero() == 0
+        assert not torch.equal(weight[mask], ticket.state[name][mask])
+    assert trained.info.stage == "finetuned"
+
+
+def train_then_freeze(net, *, clear):
+    """Train, prune half in the middle of training, train on."""
+    data = tiny_data()
+    trainer = Trainer(net, Plan(lr=0.1, momentum=0.9, weight_decay=0.1), make_fabric(CPU), CPU)
+    batches = list(data.train.batches(8, seed=0))
+    for batch in batches:
+        trainer.step(batch, lr=0.1)
+    alive = {
+        name: torch.rand(mask.shape, generator=generator(0, name)) < 0.5
+        for name, mask in net.alive.items()
+    }
+    net.freeze_(alive, {})
+    if clear:
+        net.clear_state(trainer.optimizer)
+    for batch in batches:
+        trainer.step(batch, lr=0.1)
+    return {
+        name: float(weight.detach()[~alive[name]].abs().max())
+        for name, weight in net.parameters.items()
+    }
+
+
+def test_momentum_gathered_before_a_freeze_does_not_revive_a_weight():
+    model = tiny_net()
+    net = MaskedNet(model, prunable_names(model))
+    assert set(train_then_freeze(net, clear=True).values()) == {0.0}
+
+
+def test_momentum_left_in_place_would_revive_weights():
+    """The broken version: the optimizer keeps its memory of what was pruned."""
+    model = tiny_net()
+    net = MaskedNet(model, prunable_names(model))
+    assert max(train_then_freeze(net, clear=False).values()) > 0
+
+
+@pytest.mark.parametrize("pruner", ["gem_miner", "magnitude"])
+def test_freezes_only_take_away_and_end_at_the_target(pruner):
+    events = []
+    options = {} if pruner == "gem_miner" else {"schedule.rounds": 5}
+    recipe = load_plugins().recipe(pruner, parts={"schedule": "exponential"}, options=options)
+    ticket = search(
+        recipe,
+        tiny_net(),
+        tiny_data(),
+        density=0.2,
+        plan=Plan(epochs=9, batch_size=16, lr=0.5),
+        runtime=CPU,
+        on_collapse="warn",
+        observers=[events.append],
+    )
+    freezes = [event for event in events if isinstance(event, Froze)]
+    alive = [event.alive for event in freezes]
+    assert len(freezes) == (4 if pruner == "gem_miner" else 5)
+    assert alive == sorted(alive, reverse=True)
+    assert alive[-1] == budget(ticket.prunable, 0.2)
+    assert [record.alive for record in ticket.info.history] == alive
+
+
+def test_observers_hear_every_step_epoch_and_freeze_in_order():
+    events = []
+    find("gem_miner", observers=[events.append])
+    kinds = [type(event) for event in events if not isinstance(event, Collapsed)]
+    epoch = [StepEnded, StepEnded, EpochEnded]
+    assert kinds == [PhaseStarted, *epoch, *epoch, *epoch, Froze]
+    assert [event.step for event in events if isinstance(event, StepEnded)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_one_shot_pruners_take_no_step_and_weights_are_trained_between_spread_freezes():
+    events = []
+    ticket = find("magnitude", observers=[events.append])
+    assert ticket.info.epochs == 0
+    assert not any(isinstance(event, StepEnded) for event in events)
+    recipe = load_plugins().recipe("magnitude", parts={"schedule": "cubic"})
+    plan = Plan(epochs=4, batch_size=16, lr=0.1)
+    gradual = search(recipe, tiny_net(), tiny_data(), density=0.3, plan=plan, runtime=CPU)
+    assert gradual.info.epochs == 4
+    start = tiny_net().state_dict()
+    assert all(not torch.equal(gradual.state[name], start[name]) for name in gradual.mask)
+
+
+def test_scores_learn_and_weights_stand_still():
+    ticket = find("gem_miner")
+    again = (
+        load_plugins()
+        .recipe("gem_miner")
+        .init.draw(
+            {name: state for name, state in ticket.state.items() if name in ticket.mask},
+            generator(0, "weights"),
+        )
+    )
+    for name, weight in again.items():
+        assert torch.equal(ticket.state[name], weight)
+    assert torch.equal(ticket.state["0.bias"], tiny_net().state_dict()["0.bias"])
+
+
+def test_gem_miner_learns_before_any_weight_is_trained_and_fine_tuning_lifts_it():
+    data, model = tiny_data(samples=96), tiny_net(width=12)
+    plan = Plan(epochs=12, batch_size=16, lr=1.0)
+    ticket = search("gem_miner", model, data, density=0.3, plan=plan, runtime=CPU)
+    before = evaluate(ticket, model, data, runtime=CPU)
+    after = evaluate(
+        finetune(ticket, model, data, plan=Plan(epochs=12, batch_size=16), runtime=CPU),
+        model,
+        data,
+        runtime=CPU,
+    )
+    assert before > 0.6
+    assert after >= before
+
+
+def test_too_strong_a_penalty_is_reported_as_collapse_and_gives_no_ticket():
+    with pytest.raises(CollapseError, match=r"lower regularizer\.weight"):
+        find("gem_miner", options={"regularizer.weight": 0.5}, plan=Plan(epochs=6, batch_size=8))
+
+
+def collapse_half(policy, events):
+    """Magnitude pruning of a network whose last layer is tiny: it loses everything first."""
+    model = tiny_net()
+    with torch.no_grad():
+        model[-1].weight.mul_(1e-3)
+    recipe = load_plugins().recipe("magnitude")
+    return search(
+        recipe,
+        model,
+        tiny_data(),
+        density=0.3,
+        runtime=CPU,
+        on_collapse=policy,
+        observers=[events.append],
+    )
+
+
+def test_an_empty_layer_is_an_error_that_names_it():
+    with pytest.raises(CollapseError, match=r"8\.weight lost every weight.*--on-collapse"):
+        collapse_half("error", [])
+
+
+def test_an_empty_layer_is_only_told_under_warn():
+    events = []
+    ticket = collapse_half("warn", events)
+    assert kept({"": ticket.mask["8.weight"]}) == 0
+    told = [event.layers for event in events if isinstance(event, Collapsed)]
+    assert told[0] == ("8.weight",)
+
+
+def test_keep_one_saves_the_best_weight_of_an_empty_layer_at_the_same_count():
+    ticket = collapse_half("keep-one", [])
+    assert kept({"": ticket.mask["8.weight"]}) == 1
+    assert ticket.mask["8.weight"].flatten()[ticket.state["8.weight"].abs().argmax()]
+    assert ticket.kept == budget(ticket.prunable, 0.3)
+
+
+def test_a_network_that_no_signal_passes_is_a_collapse_though_no_layer_is_empty():
+    model = tiny_net()
+    with torch.no_grad():  # what reaches the last channels of one layer, the next does not read
+        model[3].weight[:3] *= 1e-2
+        model[5].weight[3:] *= 1e-2
+    with pytest.raises(CollapseError, match="no path"):
+        search("magnitude", model, tiny_data(), density=0.5, runtime=CPU)
+
+
+def test_divergence_is_an_error_with_the_way_out():
+    recipe = load_plugins().recipe("magnitude", parts={"schedule": "linear"})
+    plan = Plan(epochs=4, batch_size=8, lr=1e12)
+    with pytest.raises(TrainingError, match="lower the learning rate"):
+        search(recipe, tiny_net(), tiny_data(), plan=plan, density=0.5, runtime=CPU)
+
+
+def test_a_schedule_longer_than_the_search_is_refused_before_any_work():
+    with pytest.raises(FitError, match=r"schedule.every"):
+        find("gem_miner", plan=Plan(epochs=2))
+
+
+@pytest.mark.parametrize(
+    "runtime",
+    [
+        Runtime(device="cpu", precision="64"),
+        Runtime(device="cpu", precision="bf16"),
+        Runtime(device="cpu", channels_last=False),
+    ],
+    ids=["float64", "bf16", "contiguous"],
+)
+@pytest.mark.parametrize("pruner", ["gem_miner", "edge_popup", "magnitude"])
+def test_every_precision_and_layout_gives_a_ticket_that_evaluates(pruner, runtime):
+    ticket = find(pruner, runtime=runtime)
+    assert 0 <= evaluate(ticket, tiny_net(), tiny_data(), runtime=runtime) <= 1
+
+
+def test_the_layout_in_memory_does_not_change_which_weights_are_ranked_where(device):
+    """Scores are drawn and ties are broken in logical order, whatever the strides."""
+    runtimes = [
+        Runtime(device=device.type, channels_last=channels_last) for channels_last in (True, False)
+    ]
+    one, other = (find("random", runtime=runtime) for runtime in runtimes)
+    assert all(torch.equal(one.mask[name], other.mask[name]) for name in one.mask)
+
+
+@pytest.mark.parametrize("pruner", ["gem_miner", "edge_popup", "random"])
+def test_search_and_finetune_run_on_every_device(pruner, device):
+    runtime = Runtime(device=device.type)
+    ticket = find(pruner, runtime=runtime)
+    trained = finetune(ticket, tiny_net(), tiny_data(), plan=PLAN, runtime=runtime)
+    assert 0 <= evaluate(trained, tiny_net(), tiny_data(), runtime=runtime) <= 1
+
+
+def test_parameters_keep_their_names_and_the_model_its_class():
+    model = tiny_net()
+    names = prunable_names(model)
+    net = MaskedNet(model, names)
+    assert list(model.state_dict()) == list(tiny_net().state_dict())
+    assert total(net.alive) == sum(p.numel() for p in parameters_of(model, names).values())

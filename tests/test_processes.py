@@ -1,0 +1,61 @@
+"""Several processes share every batch and agree on every bit of the ticket."""
+
+import pytest
+import torch
+from lightning_fabric import Fabric
+from tiny import CPU, PLAN, tiny_data, tiny_net
+
+from gemkit import Data, load_plugins
+from gemkit.engine import search
+from gemkit.training import endless
+
+
+def find(fabric, pruner):
+    """Search in this process and tell what it found, and what the first process found."""
+    torch.set_num_threads(1)
+    recipe = load_plugins(only=[]).recipe(pruner)
+    ticket = search(
+        recipe,
+        tiny_net(),
+        tiny_data(),
+        density=0.3,
+        plan=PLAN,
+        runtime=CPU,
+        on_collapse="warn",
+        fabric=fabric,
+    )
+    mine = torch.cat([mask.flatten() for mask in ticket.mask.values()]).float()
+    everybodys = [torch.empty_like(mine) for _ in range(fabric.world_size)]
+    torch.distributed.all_gather(everybodys, mine)
+    return fabric.world_size, [mask.tolist() for mask in everybodys]
+
+
+@pytest.mark.parametrize("pruner", ["gem_miner", "edge_popup", "random"])
+@pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")
+def test_two_processes_find_the_same_ticket(pruner):
+    fabric = Fabric(accelerator="cpu", devices=2, strategy="ddp_fork")
+    world, masks = fabric.launch(find, pruner)
+    assert world == 2
+    assert masks[0] == masks[1]
+    assert 0 < sum(masks[0]) < len(masks[0])
+
+
+class Rank:
+    """What `endless` needs to know of a fabric."""
+
+    def __init__(self, rank, world):
+        self.global_rank, self.world_size = rank, world
+
+
+def test_processes_share_each_batch_and_none_is_left_with_nothing():
+    images, labels = torch.arange(9.0).view(9, 1, 1, 1), torch.zeros(9, dtype=torch.int64)
+    pair = (images, labels)
+    train = Data.of_tensors(train=pair, validation=pair, test=pair, classes=1).train
+    for world, steps in ((1, 3), (2, 2)):
+        seen = []
+        for rank in range(world):
+            batches = endless(train, 4, seed=0, fabric=Rank(rank, world))
+            shares = [next(batches)[0] for _ in range(steps)]
+            assert all(len(share) for share in shares)
+            seen += [float(value) for share in shares for value in share.flatten()]
+        assert len(seen) == len(set(seen)) == (9 if world == 1 else 8)
