@@ -1,0 +1,115 @@
+"""What a command works with: the images, the network built for them, and the machine."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from lightning_fabric import Fabric
+from torch import nn
+
+from gemkit import engine
+from gemkit.cli.progress import progress
+from gemkit.data.source import Data
+from gemkit.errors import GemkitError
+from gemkit.parts import DatasetPart, ModelPart
+from gemkit.phase import Listener, seeded
+from gemkit.plan import Plan, Runtime
+from gemkit.recipe import part_data
+from gemkit.ticket import Ticket
+from gemkit.training import make_fabric
+
+Split = Literal["train", "validation", "test"]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Images, a network with freshly drawn weights, where to compute, and what a ticket records."""
+
+    data: Data
+    model: nn.Module
+    runtime: Runtime
+    fabric: Fabric
+    origin: Mapping[str, Any]
+
+    def label(self, ticket: Ticket, versions: Mapping[str, str]) -> Ticket:
+        """Write into a ticket which network and data it belongs to, and which plugins made it."""
+        update = {**self.origin, "versions": {**ticket.info.versions, **versions}}
+        return replace(ticket, info=ticket.info.model_copy(update=update))
+
+    def measure(self, ticket: Ticket, split: Split = "test") -> float:
+        """Return the accuracy of a ticket on one split."""
+        return engine.evaluate(
+            ticket, self.model, self.data, split=split, runtime=self.runtime, fabric=self.fabric
+        )
+
+    def finetune(
+        self, ticket: Ticket, plan: Plan, seed: int, listeners: Sequence[Listener]
+    ) -> Ticket:
+        """Train a ticket's weights and show how it goes."""
+        with progress() as show:
+            return engine.finetune(
+                ticket,
+                self.model,
+                self.data,
+                plan=plan,
+                seed=seed,
+                runtime=self.runtime,
+                observers=[show, *listeners],
+                fabric=self.fabric,
+            )
+
+
+def open_fabric(runtime: Runtime) -> Fabric:
+    """Open the machine; with several devices, this starts the processes that share the work."""
+    fabric = make_fabric(runtime)
+    fabric.launch()
+    return fabric
+
+
+def set_up(
+    model: ModelPart,
+    dataset: DatasetPart,
+    folder: Path | None,
+    seed: int,
+    runtime: Runtime,
+    fabric: Fabric,
+) -> Bench:
+    """Load the data and build the network for it, its weights drawn from the seed."""
+    data = dataset.load(folder)
+    with seeded(seed, torch.device("cpu")):
+        network = model.build(data.shape, data.classes)
+    origin = {
+        "model": part_data(model),
+        "dataset": part_data(dataset),
+        "shape": data.shape,
+        "classes": data.classes,
+    }
+    return Bench(data, network, runtime, fabric, origin)
+
+
+@contextmanager
+def only_first_speaks(fabric: Fabric) -> Iterator[Path | None]:
+    """Silence all processes of a run but the first, and give them a place to lose their files in.
+
+    Every process does the same work; this keeps them from doing it on the same files and screen.
+    """
+    if fabric.is_global_zero:
+        yield None
+        return
+    with (
+        tempfile.TemporaryDirectory() as nowhere,
+        Path(os.devnull).open("w") as nobody,
+        redirect_stdout(nobody),
+        redirect_stderr(nobody),
+    ):
+        try:
+            yield Path(nowhere)
+        except GemkitError:
+            sys.exit(2)  # the first process says why
+        sys.exit(0)  # the first process answers

@@ -1,0 +1,104 @@
+"""From the values of options to recipes, plans and parts."""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from gemkit.cli.fields import Fields
+from gemkit.errors import GemkitError, OptionError
+from gemkit.options import attempt, report
+from gemkit.parts import DatasetPart, ModelPart
+from gemkit.plan import Plan
+from gemkit.recipe import ROLES, Recipe
+from gemkit.registry import Registry
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def make_recipe(
+    registry: Registry,
+    pruner: str,
+    file: Path | None,
+    roles: Mapping[str, str | None],
+    fields: Fields,
+) -> Recipe:
+    """Make the recipe of a pruner or a file, with other parts and fields where they are given."""
+    options = {f"{role}.{field}": value for role in ROLES for field, value in fields[role].items()}
+    options |= fields[""]
+    parts = {role: name for role, name in roles.items() if name is not None}
+    if file is None:
+        return registry.recipe(pruner, parts=parts, options=options)
+    try:
+        return registry.recipe(read_toml(file), parts=parts, options=options)
+    except GemkitError as error:
+        raise type(error)(f"recipe {file}: {error}") from error
+
+
+def read_toml(file: Path) -> dict[str, Any]:
+    """Read a recipe file."""
+    way_out = "`gemkit show gem_miner` prints one to start from"
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise OptionError(f"cannot be read, {error.strerror}; {way_out}") from error
+    except ValueError as error:  # no TOML, or no text at all
+        raise OptionError(f"is not valid TOML, {error}; {way_out}") from error
+
+
+def make_plans(training: Mapping[str, Any], fields: Fields) -> tuple[Plan, Plan]:
+    """Make the plans of both phases; fine-tuning takes as many epochs as the search by default."""
+    search = validated(
+        Plan,
+        {
+            "epochs": training["epochs"],
+            "batch_size": training["batch_size"],
+            "lr": training["lr"],
+        }
+        | fields["search"],
+        "search",
+    )
+    epochs = training["finetune_epochs"]
+    finetune = validated(
+        Plan,
+        {
+            "epochs": search.epochs if epochs is None else epochs,
+            "batch_size": training["batch_size"],
+            "lr": training["finetune_lr"],
+        }
+        | fields["finetune"],
+        "finetune",
+    )
+    return search, finetune
+
+
+def validated(cls: type[Model], data: Mapping[str, Any], label: str) -> Model:
+    """Validate plain data, leaving out what is None; `label` stands before every bad field."""
+    text = json.dumps({key: value for key, value in data.items() if value is not None}, default=str)
+    value, problems = attempt(
+        lambda: cls.model_validate_json(text), cls, label=label, title=f"'{label}'"
+    )
+    if value is None:
+        raise report(f"{label} settings", problems)
+    return value
+
+
+def model_part(
+    registry: Registry, spec: str | Mapping[str, Any], fields: Mapping[str, Any]
+) -> ModelPart:
+    """Build the part that stands for a network."""
+    part = registry.build("models", spec, fields)
+    assert isinstance(part, ModelPart)
+    return part
+
+
+def dataset_part(
+    registry: Registry, spec: str | Mapping[str, Any], fields: Mapping[str, Any]
+) -> DatasetPart:
+    """Build the part that stands for a data set."""
+    part = registry.build("datasets", spec, fields)
+    assert isinstance(part, DatasetPart)
+    return part

@@ -1,0 +1,118 @@
+"""What a run is going to do: every choice resolved and checked before anything is touched."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gemkit.cli.choices import dataset_part, make_plans, make_recipe, model_part, validated
+from gemkit.cli.fields import sort_fields
+from gemkit.cli.provenance import versions_of_plugins
+from gemkit.collapse import CollapsePolicy
+from gemkit.compose import check_fit, needs_training
+from gemkit.data.source import Data
+from gemkit.engine import finetune_plan, search_plan
+from gemkit.parts import DatasetPart, ModelPart, Part
+from gemkit.plan import Plan, Runtime
+from gemkit.recipe import ROLES, Recipe, part_data
+from gemkit.registry import Registry
+
+KINDS = (*ROLES, "model", "dataset", "search", "finetune", "")
+"""Whose fields `-o` sets in a run; the recipe itself has no name."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run, ready to start: `density` is the one that will be aimed at."""
+
+    recipe: Recipe
+    model: ModelPart
+    dataset: DatasetPart
+    density: float
+    search: Plan
+    finetune: Plan
+    seed: int
+    runtime: Runtime
+    on_collapse: CollapsePolicy
+    plugins: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """Name the run after what makes it different from others, as a folder can be called."""
+        parts = f"{self.recipe.pruner}-{_title(self.model)}-{_title(self.dataset)}"
+        return re.sub(r"[^\w.+-]+", "_", f"{parts}-d{self.density:g}-s{self.seed}")
+
+    def decided(self, data: Data) -> Job:
+        """Return the job with the learning rates that were left open, now that data are known."""
+        return replace(
+            self,
+            search=search_plan(self.recipe, self.search, data),
+            finetune=finetune_plan(self.finetune),
+        )
+
+    def to_data(self) -> dict[str, Any]:
+        """Return plain data with every default written out, ready for TOML."""
+        return {
+            "density": self.density,
+            "seed": self.seed,
+            "on_collapse": self.on_collapse,
+            "recipe": self.recipe.to_data(),
+            "model": part_data(self.model),
+            "dataset": part_data(self.dataset),
+            "search": self.search.model_dump(mode="json", exclude_none=True),
+            "finetune": self.finetune.model_dump(mode="json", exclude_none=True),
+            "runtime": self.runtime.model_dump(mode="json"),
+            "versions": {
+                "gemkit": version("gemkit"),
+                "torch": torch.__version__,
+                **self.plugins,
+            },
+        }
+
+
+def _title(part: Part) -> str:
+    """Return a part's name, with its argument where it takes one."""
+    return part.name if part.argument is None else f"{part.name}_{getattr(part, part.argument)}"
+
+
+def resolve(
+    registry: Registry,
+    *,
+    pruner: str,
+    recipe_file: Path | None,
+    roles: Mapping[str, str | None],
+    fields: Sequence[str],
+    world: Mapping[str, Any],
+    training: Mapping[str, Any],
+    machine: Mapping[str, Any],
+    seed: int,
+    on_collapse: CollapsePolicy,
+    plugins: Sequence[Path],
+) -> Job:
+    """Turn the options of `gemkit run` into a job; anything wrong with one of them is an error."""
+    own = sort_fields(fields, KINDS)
+    recipe = make_recipe(registry, pruner, recipe_file, roles, own)
+    model = model_part(registry, world["model"], own["model"])
+    dataset = dataset_part(registry, world["dataset"], own["dataset"])
+    search, finetune = make_plans(training, own)
+    job = Job(
+        recipe=recipe,
+        model=model,
+        dataset=dataset,
+        density=recipe.density or training["density"],
+        search=search,
+        finetune=finetune,
+        seed=seed,
+        runtime=validated(Runtime, machine, "machine"),
+        on_collapse=on_collapse,
+        plugins=versions_of_plugins(registry, recipe, model, dataset, plugins),
+    )
+    epochs = search.epochs if needs_training(recipe) else 0
+    check_fit(recipe, epochs=epochs, density=job.density)
+    return job

@@ -1,0 +1,87 @@
+"""`gemkit parts`, `show` and `plugins`: what there is to choose from."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gemkit.cli.options import (
+    Answer,
+    SectionedCommand,
+    answers_json,
+    fields_option,
+    plugin_option,
+    role_options,
+)
+
+if TYPE_CHECKING:
+    from gemkit.registry import Registry
+
+
+@click.command(cls=SectionedCommand, short_help="List parts and their fields.")
+@click.argument("kind", required=False)
+@answers_json
+@plugin_option
+def parts(kind: str | None, plugins: Sequence[Path]) -> Answer:
+    """List every part, or those of one KIND: help, fields, and where it comes from.
+
+    A field is shown with its default, type and bounds; set it with -o. Kinds: scores, roundings,
+    allocations, schedules, regularizers, initializers, checks, models, datasets, observers,
+    pruners.
+    """
+    from gemkit.plugins import load_plugins
+    from gemkit.report.catalogue import catalogue, catalogue_text
+
+    listed = catalogue(load_plugins(files=plugins), kind)
+    return Answer(listed, catalogue_text(listed))
+
+
+@click.command(cls=SectionedCommand, short_help="Print a pruner's recipe as TOML.")
+@click.argument("pruner")
+@role_options
+@fields_option("a role above; recipe fields have none")
+@plugin_option
+def show(
+    pruner: str,
+    roles: Mapping[str, str | None],
+    fields: Sequence[str],
+    plugins: Sequence[Path],
+) -> None:
+    """Print the recipe of PRUNER, with changes, as TOML for `gemkit run --recipe`."""
+    from gemkit.cli.choices import make_recipe
+    from gemkit.cli.fields import sort_fields
+    from gemkit.plugins import load_plugins
+    from gemkit.recipe import ROLES
+
+    recipe = make_recipe(
+        load_plugins(files=plugins), pruner, None, roles, sort_fields(fields, (*ROLES, ""))
+    )
+    click.echo(recipe.to_toml(), nl=False)
+
+
+@click.command(cls=SectionedCommand, short_help="List plugins and refused ones.")
+@plugin_option
+def plugins(plugins: Sequence[Path]) -> None:
+    """List the plugins, what each contributes, and those that were refused."""
+    from gemkit.plugins import load_plugins
+
+    click.echo(_plugins_text(load_plugins(files=plugins)))
+
+
+def _plugins_text(registry: "Registry") -> str:
+    """Sum up gemkit's own contribution, and spell out everybody else's."""
+    from gemkit.plugins import BUILT_IN
+
+    brought: dict[tuple[str, str], list[str]] = {}
+    for kind, entries in {**registry.parts, "pruners": registry.pruners}.items():
+        for name, entry in entries.items():
+            brought.setdefault((entry.plugin, entry.distribution), []).append(f"{kind} {name}")
+    own = sum(len(things) for (plugin, _), things in brought.items() if plugin in BUILT_IN)
+    lines = [f"built into gemkit: {own} parts and pruners"]
+    for (plugin, distribution), things in brought.items():
+        if plugin not in BUILT_IN:
+            lines.append(f"{plugin} ({distribution}): {', '.join(things)}")
+    lines += [f"refused: {refusal.reason}" for refusal in registry.refused]
+    lines += [f"contested: {message}" for message in registry.contested.values()]
+    return "\n".join(lines)

@@ -1,0 +1,225 @@
+"""Options that several commands share, each defined once.
+
+Choices and defaults are written out here, because reading them off the classes they belong to
+would import torch for `--help`; a test holds the two together.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
+from functools import wraps
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+Function = Callable[..., Any]
+Decorator = Callable[[Function], Function]
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+PRECISIONS = ("32", "bf16", "64")
+POLICIES = ("error", "warn", "keep-one")
+ROLES = {
+    "scores": "How important every weight is.",
+    "rounding": "How learned scores become a mask.",
+    "allocation": "How layers share the budget.",
+    "schedule": "When the density falls.",
+    "regularizer": "What pulls on learned scores.",
+    "init": "Where weights begin.",
+}
+EPOCHS = 30
+BATCH_SIZE = 64
+LARGEST_SEED = 2**32 - 1
+
+
+class Answer(NamedTuple):
+    """What a command found out: data for machines, and text for people."""
+
+    data: Mapping[str, Any]
+    text: str
+
+
+class SectionedOption(click.Option):
+    """An option that stands under a heading in the help of its command."""
+
+    def __init__(self, *args: Any, section: str, **settings: Any) -> None:  # noqa: ANN401
+        super().__init__(*args, **settings)
+        self.section = section
+
+
+class SectionedCommand(click.Command):
+    """A command whose help groups its options under headings, in the order of their definition."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write one list for every heading."""
+        options = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for one in options:
+            record = one.get_help_record(ctx)
+            if record:
+                sections.setdefault(getattr(one, "section", "Other"), []).append(record)
+        sections["Other"] = sections.pop("Other")  # last; --help is always there
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+def option(section: str, *names: str, **settings: Any) -> Decorator:  # noqa: ANN401
+    """Define an option under a heading; its default is shown."""
+    settings.setdefault("show_default", True)
+    return click.option(*names, cls=SectionedOption, section=section, **settings)
+
+
+def bundle(name: str, options: Mapping[str, Decorator]) -> Decorator:
+    """Give a command options, whose values it receives as one dictionary called `name`."""
+
+    def decorate(command: Function) -> Function:
+        @wraps(command)
+        def unbundled(**values: Any) -> Any:  # noqa: ANN401
+            own = {key: values.pop(key) for key in options}
+            return command(**values, **{name: own})
+
+        defined: Function = unbundled
+        for define in reversed(list(options.values())):  # click lists the last applied first
+            defined = define(defined)
+        return defined
+
+    return decorate
+
+
+def answers_json(command: Function) -> Function:
+    """Add `--json` to a command that returns an Answer.
+
+    With it, stdout carries that one object and nothing else, whatever a plugin may print.
+    """
+
+    @option("Output", "--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+    @wraps(command)
+    def answered(*, as_json: bool, **values: Any) -> None:  # noqa: ANN401
+        if not as_json:
+            answer = command(**values)
+            click.echo(answer.text)
+            return
+        with redirect_stdout(sys.stderr):
+            answer = command(**values)
+        click.echo(json.dumps(answer.data, allow_nan=False))
+
+    return answered
+
+
+def given(name: str) -> bool:
+    """Tell whether the user gave an option of the running command, rather than its default."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source is not click.core.ParameterSource.DEFAULT
+
+
+def fields_option(kinds: str) -> Decorator:
+    """Define `-o`; `kinds` says whose fields it sets."""
+    return option(
+        "Parts",
+        "-o",
+        "--option",
+        "fields",
+        metavar="KIND.FIELD=VALUE",
+        multiple=True,
+        help=f"Set one field (repeatable). KIND is {kinds}. VALUE is read as TOML, else as text. "
+        "It wins over every other option.",
+    )
+
+
+def role_option(role: str, what: str) -> Decorator:
+    """Define the option that puts a part into a role, instead of the recipe's own."""
+    return option("Parts", f"--{role}", metavar="NAME", help=what)
+
+
+role_options = bundle("roles", {role: role_option(role, what) for role, what in ROLES.items()})
+
+plugin_option = option(
+    "Other",
+    "--plugin",
+    "plugins",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    multiple=True,
+    help="Load a Python file as a plugin (repeatable).",
+)
+
+
+def world_options(model: str | None, dataset: str | None) -> Decorator:
+    """Define the options that say which network and which images; None means the ticket's own."""
+    as_found = "the ticket's"
+    return bundle(
+        "world",
+        {
+            "model": option(
+                "Network and data",
+                "--model",
+                metavar="NAME",
+                default=model,
+                show_default=True if model else as_found,
+                help="Network; see `gemkit parts models`.",
+            ),
+            "dataset": option(
+                "Network and data",
+                "--dataset",
+                metavar="NAME",
+                default=dataset,
+                show_default=True if dataset else as_found,
+                help="Data set; see `gemkit parts datasets`.",
+            ),
+            "data_dir": option(
+                "Network and data",
+                "--data-dir",
+                type=click.Path(file_okay=False, path_type=Path),
+                metavar="DIR",
+                envvar="GEMKIT_DATA",
+                show_envvar=True,
+                help="Where data sets are kept.",
+            ),
+        },
+    )
+
+
+_MACHINE = {
+    "device": option(
+        "Machine",
+        "--device",
+        type=click.Choice(DEVICES),
+        default="auto",
+        help="Where to compute; auto takes the accelerator where there is one.",
+    ),
+    "devices": option(
+        "Machine",
+        "--devices",
+        type=int,
+        metavar="N",
+        default=1,
+        help="How many share every batch.",
+    ),
+    "precision": option(
+        "Machine",
+        "--precision",
+        type=click.Choice(PRECISIONS),
+        default="32",
+        help="Number format; bf16 is mixed precision.",
+    ),
+}
+_COMPILE = option(
+    "Machine", "--compile", is_flag=True, help="Compile the network with torch.compile."
+)
+measuring_machine_options = bundle("machine", _MACHINE)
+training_machine_options = bundle("machine", {**_MACHINE, "compile": _COMPILE})
+
+
+def seed_option(default: int | None) -> Decorator:
+    """Define `--seed`; None means the ticket's own."""
+    return option(
+        "Training",
+        "--seed",
+        type=click.IntRange(0, LARGEST_SEED),
+        metavar="N",
+        default=default,
+        show_default=True if default is not None else "the ticket's",
+        help="Draws weights, scores and data order; the same seed gives the same ticket on a CPU.",
+    )

@@ -1,0 +1,162 @@
+"""The bodies of `gemkit finetune` and `gemkit eval`: a ticket file, rebuilt and put to work."""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+from lightning_fabric import Fabric
+
+from gemkit.cli.bench import Bench, Split, only_first_speaks, open_fabric, set_up
+from gemkit.cli.choices import dataset_part, model_part, validated
+from gemkit.cli.fields import Fields, sort_fields
+from gemkit.cli.options import Answer
+from gemkit.engine import finetune_plan
+from gemkit.errors import OptionError, TicketError
+from gemkit.plan import Plan, Runtime
+from gemkit.plugins import load_plugins
+from gemkit.registry import Registry
+from gemkit.report.tables import facts, percent
+from gemkit.ticket import Ticket
+
+
+def train(
+    file: Path,
+    *,
+    world: Mapping[str, Any],
+    training: Mapping[str, Any],
+    seed: int | None,
+    fields: Sequence[str],
+    machine: Mapping[str, Any],
+    out: Path | None,
+    force: bool,
+    plugins: Sequence[Path],
+) -> Answer:
+    """Fine-tune a ticket file and write the result beside it, or where asked."""
+    registry = load_plugins(files=plugins)
+    given = sort_fields(fields, ("model", "dataset", "finetune"))
+    plan = finetune_plan(validated(Plan, {**training, **given["finetune"]}, "finetune"))
+    runtime = validated(Runtime, machine, "machine")
+    ticket = Ticket.load(file)
+    target = _target(file, out, force=force)
+    seed = ticket.info.seed if seed is None else seed
+    fabric = open_fabric(runtime)
+    with only_first_speaks(fabric) as nowhere:
+        if ticket.info.stage == "finetuned":
+            click.echo("note: the weights of this ticket are trained; they train on", err=True)
+        bench = rebuild(ticket, registry, world, given, seed, runtime, fabric)
+        began = time.perf_counter()
+        before = bench.measure(ticket)
+        trained = bench.label(bench.finetune(ticket, plan, seed, ()), {})
+        trained.save(nowhere / target.name if nowhere else target)
+        after = bench.measure(trained)
+    data = _about(trained, bench) | {
+        "ticket": str(target),
+        "started_from": str(file),
+        "accuracy_before": before,
+        "accuracy_after": after,
+        "seed": seed,
+        "epochs": plan.epochs,
+        "seconds": round(time.perf_counter() - began, 3),
+    }
+    return Answer(data, _trained_text(data))
+
+
+def _trained_text(data: Mapping[str, Any]) -> str:
+    """Word what fine-tuning did."""
+    before, after = percent(data["accuracy_before"]), percent(data["accuracy_after"])
+    return facts(
+        {
+            "accuracy": f"{before} before, {after} after (test)",
+            "density": f"{data['density']:.4f}",
+            "time": f"{data['seconds']:.1f} s",
+            "ticket": data["ticket"],
+        }
+    )
+
+
+def measure(
+    file: Path,
+    *,
+    world: Mapping[str, Any],
+    fields: Sequence[str],
+    split: Split,
+    machine: Mapping[str, Any],
+    plugins: Sequence[Path],
+) -> Answer:
+    """Evaluate a ticket file on one split."""
+    registry = load_plugins(files=plugins)
+    given = sort_fields(fields, ("model", "dataset"))
+    runtime = validated(Runtime, machine, "machine")
+    ticket = Ticket.load(file)
+    fabric = open_fabric(runtime)
+    with only_first_speaks(fabric):
+        bench = rebuild(ticket, registry, world, given, ticket.info.seed, runtime, fabric)
+        began = time.perf_counter()
+        score = bench.measure(ticket, split)
+        images = len(getattr(bench.data, split))
+    data = _about(ticket, bench) | {
+        "ticket": str(file),
+        "split": split,
+        "images": images,
+        "accuracy": score,
+        "seconds": round(time.perf_counter() - began, 3),
+    }
+    text = (
+        f"{percent(score)} of {images:,} {split} images, with {ticket.kept:,} of "
+        f"{ticket.prunable:,} weights (density {ticket.density:.4f}, {ticket.info.stage})"
+    )
+    return Answer(data, text)
+
+
+def rebuild(
+    ticket: Ticket,
+    registry: Registry,
+    world: Mapping[str, Any],
+    fields: Fields,
+    seed: int,
+    runtime: Runtime,
+    fabric: Fabric,
+) -> Bench:
+    """Build the network and load the data a ticket speaks of, or those given instead."""
+    model = model_part(registry, world["model"] or _spec(ticket, "model"), fields["model"])
+    dataset = dataset_part(
+        registry, world["dataset"] or _spec(ticket, "dataset"), fields["dataset"]
+    )
+    return set_up(model, dataset, world["data_dir"], seed, runtime, fabric)
+
+
+def _spec(ticket: Ticket, what: Literal["model", "dataset"]) -> Mapping[str, Any]:
+    """Return what the ticket says about its network or data, if it says it."""
+    spec = getattr(ticket.info, what)
+    if spec is None or "name" not in spec:
+        raise TicketError(f"this ticket does not say which {what} it belongs to; give --{what}")
+    known: Mapping[str, Any] = spec
+    return known
+
+
+def _target(file: Path, out: Path | None, *, force: bool) -> Path:
+    """Decide where the trained ticket goes, and refuse to overwrite anything unasked."""
+    name = f"{file.stem}-finetuned.safetensors"
+    target = file.with_name(name) if out is None else out / name if out.is_dir() else out
+    if target.exists() and not force:
+        raise OptionError(f"{target} exists; overwrite it with --force, or give another --out")
+    if not target.parent.is_dir():
+        raise OptionError(f"there is no folder {target.parent} for {target.name}; create it first")
+    return target
+
+
+def _about(ticket: Ticket, bench: Bench) -> dict[str, Any]:
+    """Say which ticket was used, and on what."""
+    return {
+        "pruner": ticket.info.pruner,
+        "density": ticket.density,
+        "density_target": ticket.info.density_target,
+        "kept": ticket.kept,
+        "prunable": ticket.prunable,
+        "stage": ticket.info.stage,
+        "model": bench.origin["model"],
+        "dataset": bench.origin["dataset"],
+        "device": str(bench.fabric.device),
+    }

@@ -1,0 +1,131 @@
+"""`gemkit finetune`, `eval` and `ticket`: what can be done with a ticket file."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gemkit.cli.options import (
+    BATCH_SIZE,
+    EPOCHS,
+    Answer,
+    SectionedCommand,
+    answers_json,
+    bundle,
+    fields_option,
+    measuring_machine_options,
+    option,
+    plugin_option,
+    seed_option,
+    training_machine_options,
+    world_options,
+)
+
+ticket_argument = click.argument("file", metavar="TICKET", type=click.Path(path_type=Path))
+
+training_options = bundle(
+    "training",
+    {
+        "epochs": option(
+            "Training",
+            "--epochs",
+            type=int,
+            metavar="N",
+            default=EPOCHS,
+            help="Epochs of fine-tuning.",
+        ),
+        "batch_size": option(
+            "Training",
+            "--batch-size",
+            type=int,
+            metavar="N",
+            default=BATCH_SIZE,
+            help="Images per step.",
+        ),
+        "lr": option(
+            "Training",
+            "--lr",
+            type=float,
+            metavar="X",
+            show_default="by optimizer",
+            help="Peak learning rate.",
+        ),
+    },
+)
+
+
+@click.command(cls=SectionedCommand, short_help="Train a ticket from its starting weights.")
+@ticket_argument
+@world_options(None, None)
+@training_options
+@seed_option(None)
+@fields_option("model, dataset or finetune")
+@training_machine_options
+@option(
+    "Output",
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FILE|DIR",
+    show_default="NAME-finetuned.safetensors beside it",
+    help="Where the ticket with trained weights goes.",
+)
+@option("Output", "--force", is_flag=True, help="Overwrite what is there.")
+@answers_json
+@plugin_option
+def finetune(**options: Any) -> Answer:  # noqa: ANN401
+    """Train the weights of a TICKET from where they start, and measure before and after.
+
+    Network and data are rebuilt from what the ticket says about itself. With the ticket's own
+    seed, this repeats the fine-tuning of the run that found it.
+    """
+    from gemkit.cli.retraining import train
+
+    return train(**options)
+
+
+@click.command("eval", cls=SectionedCommand, short_help="Measure a ticket, no training.")
+@ticket_argument
+@world_options(None, None)
+@fields_option("model or dataset")
+@option(
+    "Network and data",
+    "--split",
+    type=click.Choice(["test", "validation", "train"]),
+    default="test",
+    help="Which images to measure on.",
+)
+@measuring_machine_options
+@answers_json
+@plugin_option
+def evaluate(**options: Any) -> Answer:  # noqa: ANN401
+    """Measure the accuracy of a TICKET as it is, without training."""
+    from gemkit.cli.retraining import measure
+
+    return measure(**options)
+
+
+@click.group()
+def ticket() -> None:
+    """Look into ticket files."""
+
+
+@ticket.command("show", cls=SectionedCommand)
+@ticket_argument
+@answers_json
+def show_ticket(file: Path) -> Answer:
+    """Show what a TICKET keeps of every layer, and where it comes from."""
+    from gemkit.report.tickets import ticket_data, ticket_text
+    from gemkit.ticket import Ticket
+
+    loaded = Ticket.load(file)
+    return Answer(ticket_data(loaded), ticket_text(loaded))
+
+
+@ticket.command("verify", cls=SectionedCommand)
+@ticket_argument
+def verify_ticket(file: Path) -> None:
+    """Check that a TICKET file is whole and undamaged."""
+    from gemkit.ticket import Ticket
+
+    summary = Ticket.verify(file)
+    click.echo(f"{file} is sound: {summary}")

@@ -1,0 +1,1 @@
+"""What people read: tickets, results and the catalogue of parts, as text."""

@@ -1,0 +1,26 @@
+"""The outcome of a run, for people."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gemkit.report.tables import facts, percent
+
+
+def result_text(result: Mapping[str, Any], next_command: str) -> str:
+    """Word a run's result: how much is kept, how good it is, where it lies, what to try next."""
+    kept, alive, prunable = result["kept"], result["alive"], result["prunable"]
+    rows = {
+        "density": f"{result['density']:.4f}: {kept:,} of {prunable:,} weights kept, "
+        f"target {result['density_target']:g}"
+    }
+    if alive not in (None, kept):
+        rows["alive"] = f"{alive / prunable:.4f}: {alive:,} weights never frozen"
+    rows |= {
+        "accuracy": f"{percent(result['accuracy_before'])} before fine-tuning, "
+        f"{percent(result['accuracy_after'])} after (test)",
+        "time": f"{result['seconds']:.1f} s, of which {result['seconds_search']:.1f} s to search",
+        "files": result["run_dir"],
+        "ticket": result["ticket"],
+        "next": next_command,
+    }
+    return facts(rows)

@@ -1,0 +1,48 @@
+"""A ticket, for people and for machines."""
+
+from typing import Any
+
+from gemkit.report.tables import facts, layer_table
+from gemkit.ticket import Ticket
+
+
+def ticket_data(ticket: Ticket) -> dict[str, Any]:
+    """Return everything but the tensors."""
+    return {
+        **ticket.info.model_dump(mode="json"),
+        "density": ticket.density,
+        "kept": ticket.kept,
+        "prunable": ticket.prunable,
+        "sha256": ticket.digest(),
+        "layers": [layer._asdict() for layer in ticket.layers],
+    }
+
+
+def ticket_text(ticket: Ticket) -> str:
+    """Show the ticket: in one line, in a few facts, and layer by layer."""
+    info = ticket.info
+    parts = [
+        f"{role} {spec['name']}"
+        for role, spec in info.recipe.items()
+        if isinstance(spec, dict) and "name" in spec
+    ]
+    rows = {
+        "recipe": ", ".join(parts) or info.pruner,
+        "model": _spec_text(info.model),
+        "dataset": _spec_text(info.dataset),
+        "search": f"{info.epochs} epochs, {len(info.history)} freezes, seed {info.seed}",
+        "versions": ", ".join(f"{name} {version}" for name, version in info.versions.items()),
+        "sha256": ticket.digest(),
+    }
+    if info.alive not in (None, ticket.kept):
+        rows["alive"] = f"{info.alive:,} weights were never frozen, {ticket.kept:,} are kept"
+    return f"{ticket.summary()}\n\n{facts(rows)}\n\n{layer_table(ticket)}"
+
+
+def _spec_text(spec: dict[str, Any] | None) -> str:
+    """Write a part as `name (field value, …)`."""
+    if spec is None:
+        return "not said"
+    fields = ", ".join(f"{name} {value}" for name, value in spec.items() if name != "name")
+    name = str(spec.get("name", ""))
+    return f"{name} ({fields})" if name and fields else name or fields
