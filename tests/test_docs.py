@@ -1,0 +1,88 @@
+"""The pages say what the code does: tables follow the registry, examples run."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from cli_runs import commands_in
+from tiny import CPU, tiny_data, tiny_net
+
+import gemkit
+from gemkit import load_plugins
+from gemkit.recipe import ROLES
+from gemkit.registry import KIND_OF_ROLE
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+CONCEPTS = (ROOT / "docs" / "concepts.md").read_text()
+REGISTRY = load_plugins()
+
+
+def rows(text, columns):
+    """Read the code words of every table row with this many columns."""
+    for line in text.splitlines():
+        cells = line.strip("|").split("|")
+        if line.startswith("|") and len(cells) == columns:
+            yield [re.findall(r"`([^`]+)`", cell) for cell in cells]
+
+
+def test_the_table_of_pruners_is_the_registry():
+    table = {row[0][0]: [cell[0] for cell in row[1:]] for row in rows(CONCEPTS, 7) if row[0]}
+    expected = {
+        name: [part.name for part in REGISTRY.recipe(name).parts().values()]
+        for name in REGISTRY.pruners
+    }
+    assert table == expected
+
+
+def test_the_table_of_parts_is_the_registry():
+    table = {row[0][0]: set(row[2]) for row in rows(CONCEPTS, 3) if row[0] and row[0][0] in ROLES}
+    expected = {role: set(REGISTRY.parts[kind]) for role, kind in KIND_OF_ROLE.items()}
+    assert table == expected
+
+
+def code_blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_the_readmes_plugin_runs(tmp_path, monkeypatch):
+    [plugin] = [block for block in code_blocks("python") if "hookimpl" in block]
+    [command] = re.findall(r"`gemkit (run --plugin mine.py [^`]+)`", README)
+    file = tmp_path / "mine.py"
+    file.write_text(plugin)
+    arguments = command.replace("mine.py", str(file)).split()
+    small = ["--dataset", "fake", "--finetune-epochs", "1", "--density", "0.5"]
+    result = commands_in(tmp_path, monkeypatch)(*arguments, *small)
+    assert result.exit_code == 0, result.stderr
+
+
+def test_the_readmes_python_example_runs(tmp_path, monkeypatch):
+    [example] = [block for block in code_blocks("python") if "timm.create_model" in block]
+    data = tiny_data(classes=10, samples=40)
+    images, labels = next(data.train.batches(40))
+    names = {"images": images, "labels": labels, "test_images": images, "test_labels": labels}
+    example = example.replace('timm.create_model("resnet18", num_classes=10)', "tiny_net(10)")
+    example = example.replace("epochs=30", "epochs=4, on_collapse='warn'").replace("0.05", "0.5")
+    monkeypatch.chdir(tmp_path)
+    exec(example, names | {"tiny_net": tiny_net, "CPU": CPU})
+    assert (tmp_path / "gem.safetensors").exists()
+
+
+def test_the_readme_has_just_the_two_commands_and_ci_runs_the_second():
+    commands = [block for block in code_blocks("sh") if block.startswith("python3 -m venv")]
+    assert len(commands) == 2
+    assert "gemkit run --pruner gem_miner --regularizer l2" in commands[0]
+    script = (ROOT / ".ci" / "run").read_text()
+    [extract] = re.findall(r"command=\$\((.*)\)$", script, flags=re.MULTILINE)
+    found = subprocess.run(
+        ["bash", "-c", extract], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert found.stdout == commands[1]
+
+
+@pytest.mark.parametrize(
+    "hook", sorted(name for name in dir(gemkit.hookspecs) if "gemkit_" in name)
+)
+def test_every_hook_says_when_it_is_called_and_what_becomes_of_its_answer(hook):
+    assert len(getattr(gemkit.hookspecs, hook).__doc__.split()) > 10
