@@ -4,7 +4,8 @@ Nothing is kept by comparing with a threshold alone: ties would then be kept, or
 together. Weights are ranked by importance, highest first, and among equals by position.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from functools import reduce
 from heapq import heapify, heappop, heappush
@@ -14,8 +15,16 @@ import torch
 from torch import Tensor
 
 from gemkit.errors import ImportanceError
-from gemkit.tensors import Tensors
-from gemkit.topk import Flat, TieOutOfOrderError, count_ones, top
+from gemkit.tensors import Tensors, total
+from gemkit.topk import (
+    Flat,
+    TieOutOfOrderError,
+    are_finite,
+    as_array,
+    as_tensor,
+    count_ones,
+    top,
+)
 
 Shares = dict[tuple[str, ...], int]
 """Groups of layers, and how many weights each group keeps; weights compete within their group.
@@ -24,6 +33,8 @@ This makes "global" a value instead of a mode: it is one group of all layers, `{
 where a layer-wise allocation is one group per layer, `{("a",): 10, ("b",): 20}`. Every layer is
 in exactly one group; the order of the names in a group decides ties between layers.
 """
+
+_WORTH_THREADS = 1 << 20  # entries
 
 
 # --- which weights -------------------------------------------------------------------------------
@@ -39,36 +50,47 @@ def keep_top(importance: Tensors, alive: Tensors, shares: Shares) -> Tensors:
     """
     if sorted(chain.from_iterable(shares)) != sorted(importance):
         raise ValueError(f"shares {list(shares)} must name every layer of {list(importance)} once")
-    living = dict(zip(alive, count_ones(alive.values()), strict=True))
+    living = dict(zip(alive, count_living(alive), strict=True))
     _check_finite(importance, alive, living)
+
+    def select(group: tuple[str, ...]) -> list[Tensor]:
+        return _select(group, importance, alive, living, shares[group])
+
     masks: Tensors = {}
-    for group, count in shares.items():
-        present = sum(living[name] for name in group)
-        if not 0 <= count <= present:
-            raise ValueError(f"asked to keep {count} of the {present} living weights of {group}")
-        if count == 0:
-            chosen = [torch.zeros_like(alive[name], dtype=torch.bool) for name in group]
-        elif count == present:
-            chosen = [alive[name].to(torch.bool, copy=True) for name in group]
-        else:
-            chosen = _select(group, importance, alive, living, count)
+    for group, chosen in zip(shares, _each(select, list(shares), total(importance)), strict=True):
         masks |= zip(group, chosen, strict=True)
     return {name: masks[name] for name in importance}
+
+
+def count_living(alive: Tensors) -> list[int]:
+    """Count what is alive in each layer, in one transfer from the device."""
+    return count_ones(as_array(_flat(mask, _memory_order(mask))) for mask in alive.values())
+
+
+def _each(
+    select: Callable[[tuple[str, ...]], list[Tensor]], groups: list[tuple[str, ...]], size: int
+) -> Iterable[list[Tensor]]:
+    """Select from every group, on as many threads as torch uses where that is worth starting them.
+
+    NumPy works on one thread, but lets others work meanwhile.
+    """
+    threads = min(torch.get_num_threads(), len(groups))
+    if threads == 1 or size < _WORTH_THREADS:
+        return map(select, groups)
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(select, groups))
 
 
 def _check_finite(importance: Tensors, alive: Tensors, living: dict[str, int]) -> None:
     """Refuse importance that cannot be ranked; only layers with odd extremes are looked into."""
     names = [name for name in importance if living[name]]
-    if not names:
-        return
-    extremes = torch.stack(
-        [torch.stack(torch.aminmax(_as_stored(importance[name]))) for name in names]
-    )
-    finite = extremes.isfinite().all(dim=1).tolist()
+    arrays = [
+        as_array(_flat(part, _memory_order(part))) for part in (importance[name] for name in names)
+    ]
     problems = []
-    for name in (name for name, fine in zip(names, finite, strict=True) if not fine):
+    for name in (name for name, fine in zip(names, are_finite(arrays), strict=True) if not fine):
         values = importance[name][alive[name].bool()]
-        nans, infs = count_ones([values.isnan(), values.isinf()])
+        nans, infs = int(values.isnan().sum()), int(values.isinf().sum())
         if nans or infs:
             problems.append(f"'{name}' has {nans} nan and {infs} inf among {values.numel()}")
     if problems:
@@ -79,51 +101,60 @@ def _check_finite(importance: Tensors, alive: Tensors, living: dict[str, int]) -
 
 
 def _select(
-    group: Sequence[str], importance: Tensors, alive: Tensors, living: dict[str, int], count: int
-) -> list[Tensor]:
-    """Mark the top of a group, in C order only where ties make the order matter."""
-    widest = reduce(torch.promote_types, [importance[name].dtype for name in group])
-    values = [importance[name].to(widest) for name in group]
-    where = [alive[name].bool() if living[name] < alive[name].numel() else None for name in group]
-    try:
-        return _marked(values, where, count, _as_stored)
-    except TieOutOfOrderError:
-        return _marked(values, where, count, lambda tensor: tensor)
-
-
-def _marked(
-    values: list[Tensor],
-    where: list[Tensor | None],
+    group: tuple[str, ...],
+    importance: Tensors,
+    alive: Tensors,
+    living: dict[str, int],
     count: int,
-    lay_out: Callable[[Tensor], Tensor],
+    *,
+    c_order: bool = False,
 ) -> list[Tensor]:
-    """Mark the top of all values, flattened in the layout that is given."""
-    laid = [lay_out(value) for value in values]
-    flat = [
-        Flat(
-            seen.reshape(-1),
-            None
-            if mask is None
-            else (mask.permute(_CHANNELS_LAST) if seen is not value else mask).reshape(-1),
-            ordered=seen is value,
-        )
-        for value, seen, mask in zip(values, laid, where, strict=True)
-    ]
-    masks = [mask.view(seen.shape) for mask, seen in zip(top(flat, count), laid, strict=True)]
+    """Mark the top of a group; positions count in C order only where ties make them matter."""
+    present = sum(living[name] for name in group)
+    if not 0 <= count <= present:
+        raise ValueError(f"asked to keep {count} of the {present} living weights of {group}")
+    if count == 0:
+        return [torch.zeros_like(alive[name], dtype=torch.bool) for name in group]
+    if count == present:
+        return [alive[name].to(torch.bool, copy=True) for name in group]
+    widest = reduce(torch.promote_types, [importance[name].dtype for name in group])
+    parts, orders = [], []
+    for name in group:
+        order = None if c_order else _memory_order(importance[name])
+        everywhere = living[name] == alive[name].numel()
+        where = None if everywhere else as_array(_flat(alive[name].bool(), order))
+        values = as_array(_flat(importance[name], order).to(widest))
+        parts.append(Flat(values, where, ordered=order is None))
+        orders.append(order)
+    try:
+        masks = top(parts, count)
+    except TieOutOfOrderError:
+        return _select(group, importance, alive, living, count, c_order=True)
     return [
-        mask if seen is value else mask.permute(_CHANNELS_FIRST)
-        for mask, seen, value in zip(masks, laid, values, strict=True)
+        _in_shape(as_tensor(mask), alive[name].shape, order)
+        for mask, name, order in zip(masks, group, orders, strict=True)
     ]
 
 
-_CHANNELS_LAST, _CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
-
-
-def _as_stored(tensor: Tensor) -> Tensor:
-    """Return a view whose C order is the order in memory, for images' two common layouts."""
+def _memory_order(tensor: Tensor) -> tuple[int, ...] | None:
+    """Return the dimensions as they lie in memory, None where that is C order or unknown."""
+    channels_last = (0, 2, 3, 1)
     if tensor.ndim == 4 and not tensor.is_contiguous():
-        return tensor.permute(_CHANNELS_LAST)
-    return tensor
+        return channels_last
+    return None
+
+
+def _flat(tensor: Tensor, order: tuple[int, ...] | None) -> Tensor:
+    """Lay a tensor out in one dimension, its dimensions in this order."""
+    return (tensor if order is None else tensor.permute(order)).reshape(-1)
+
+
+def _in_shape(mask: Tensor, shape: torch.Size, order: tuple[int, ...] | None) -> Tensor:
+    """Undo `_flat`."""
+    if order is None:
+        return mask.view(shape)
+    inverse = sorted(range(len(order)), key=order.__getitem__)
+    return mask.view([shape[dimension] for dimension in order]).permute(inverse)
 
 
 # --- how many ------------------------------------------------------------------------------------

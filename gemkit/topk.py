@@ -1,11 +1,13 @@
-"""The largest entries of flat tensors, exactly as many as asked for, faster than `kthvalue`.
+"""The largest entries of flat arrays, exactly as many as asked for, faster than `kthvalue`.
 
 Learned scores are ranked in every training step, so this is written for speed. Every shortcut
-checks itself and gives way to ranking everything: none can change the result.
+checks itself and gives way to ranking everything: none can change the result. On the CPU it works
+on NumPy's arrays, whose comparisons, counts and partition are several times faster than torch's;
+elsewhere on tensors. All but the few functions below that say so is the same for both.
 """
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from math import gcd, inf, sqrt
 from typing import Any, NamedTuple
 
@@ -13,46 +15,47 @@ import numpy as np
 import torch
 from torch import Tensor
 
+Array = Any  # np.ndarray on the CPU, Tensor elsewhere
+
 _SMALL = 1 << 14  # entries; up to here a sample tells too little
 _LARGE = 1 << 18  # entries; from here on ranking a bracket beats ranking everything
-_NUMPY_TYPES = (torch.float32, torch.float64)
 
 
 class Flat(NamedTuple):
     """Values in one dimension, and where they count (None means everywhere)."""
 
-    values: Tensor
-    living: Tensor | None = None
+    values: Array
+    living: Array | None = None
     ordered: bool = True  # whether position here is position in C order, which decides ties
 
-    def ranked(self, stride: int = 1) -> Tensor:
+    def ranked(self, stride: int = 1) -> Array:
         """Return every `stride`-th value, with -inf where it does not count."""
         values = self.values[::stride]
-        return values if self.living is None else values.where(self.living[::stride], -inf)
+        if self.living is None:
+            return values
+        where = np.where if isinstance(values, np.ndarray) else torch.where
+        return where(self.living[::stride], values, -inf)
 
-    def marks(self, compare: Callable[..., Any], bound: float) -> Tensor:
+    def marks(self, compare: Callable[[Array, float], Array], bound: float) -> Array:
         """Compare with a bound, true only where values count."""
-        if self.values.is_cpu and self.values.dtype in _NUMPY_TYPES:
-            # NumPy vectorizes comparisons that give booleans; torch does not, and takes five times
-            # as long.
-            marked = torch.from_numpy(np.asarray(compare(self.values.numpy(), bound)))
-        else:
-            marked = compare(self.values, bound)
-        return marked if self.living is None else marked.logical_and_(self.living)
+        marked = compare(self.values, bound)
+        if self.living is not None:
+            marked &= self.living
+        return marked
 
 
 class TieOutOfOrderError(Exception):
     """Ties must be told apart by position, and positions are not in C order."""
 
 
-def top(parts: list[Flat], count: int) -> list[Tensor]:
+def top(parts: Sequence[Flat], count: int) -> list[Array]:
     """Mark the `count` largest entries of all parts together; ties go to the lowest position.
 
     `count` is at least 1 and at most the number that count, and those are finite and of one type.
     As Floyd and Rivest (1975) select: a sample brackets the last entry to mark, one pass sorts
     out what lies in the bracket, and only that is ranked.
     """
-    size = sum(part.values.numel() for part in parts)
+    size = sum(len(part.values) for part in parts)
     masks = None
     if size > _SMALL:
         low, high = _bracket(parts, count, size)
@@ -61,62 +64,90 @@ def top(parts: list[Flat], count: int) -> list[Tensor]:
         elif size > _LARGE:
             masks = _top_between(low, high, parts, count)
     if masks is None:
-        masks = _top_down_to(_nth_largest(_joined(parts), count), parts, count)
+        everything = _joined([part.ranked() for part in parts])
+        masks = _top_down_to(_nth_largest(everything, count), parts, count)
     assert masks is not None, "the entries down to the `count`-th largest are the top"
     return masks
 
 
-def count_ones(masks: Iterable[Tensor]) -> list[int]:
+# --- what differs between NumPy and torch --------------------------------------------------------
+
+
+def as_array(tensor: Tensor) -> Array:
+    """Return a tensor's values for `top`: NumPy's view of them where it can have one."""
+    if not tensor.is_cpu:
+        return tensor
+    if tensor.dtype in (torch.bfloat16, torch.float16):
+        tensor = tensor.float()  # exact, and NumPy does not know or is slow with these
+    return tensor.numpy()
+
+
+def as_tensor(array: Array) -> Tensor:
+    """Return a mask of `top` as a tensor."""
+    return array if isinstance(array, Tensor) else torch.from_numpy(array)
+
+
+def count_ones(masks: Iterable[Array]) -> list[int]:
     """Count the nonzero entries of each mask, in one transfer from the device."""
     masks = list(masks)
-    if all(mask.is_cpu and mask.dtype == torch.bool for mask in masks):
-        return [int(np.count_nonzero(mask.numpy())) for mask in masks]  # three times faster
-    return torch.stack([mask.count_nonzero() for mask in masks]).tolist()
+    if all(isinstance(mask, np.ndarray) for mask in masks):
+        return [int(np.count_nonzero(mask)) for mask in masks]
+    counts: list[int] = torch.stack([mask.count_nonzero() for mask in masks]).tolist()
+    return counts
 
 
-def _positions(marks: Tensor) -> Tensor:
+def are_finite(arrays: Sequence[Array]) -> list[bool]:
+    """Tell of each array, none of them empty, whether all its values are finite."""
+    if all(isinstance(array, np.ndarray) for array in arrays):
+        return [bool(np.isfinite(array.min()) and np.isfinite(array.max())) for array in arrays]
+    extremes = torch.stack([torch.stack(torch.aminmax(array)) for array in arrays])
+    fine: list[bool] = extremes.isfinite().all(dim=1).tolist()
+    return fine
+
+
+def _positions(marks: Array) -> Array:
     """Return where a flat mask is one."""
-    if marks.is_cpu:
-        return torch.from_numpy(np.flatnonzero(marks.numpy()))  # several times faster
-    return marks.nonzero().view(-1)
+    return np.flatnonzero(marks) if isinstance(marks, np.ndarray) else marks.nonzero().view(-1)
 
 
-def _joined(parts: list[Flat], stride: int = 1) -> Tensor:
-    """Put every `stride`-th ranked value of all parts into one tensor."""
-    ranked = [part.ranked(stride) for part in parts]
-    return ranked[0] if len(ranked) == 1 else torch.cat(ranked)
+def _joined(arrays: Sequence[Array]) -> Array:
+    """Put arrays behind each other."""
+    if len(arrays) == 1:
+        return arrays[0]
+    return np.concatenate(arrays) if isinstance(arrays[0], np.ndarray) else torch.cat(list(arrays))
 
 
-def _nth_largest(values: Tensor, count: int) -> float:
+def _nth_largest(values: Array, count: int) -> float:
     """Return the `count`-th largest value.
 
-    On CPUs NumPy's vectorized partition is many times faster than `kthvalue`. It slows down where
-    many values tie for the smallest, as zeros and -inf do here, so it gets the values negated.
+    NumPy's partition slows down where many values tie for the smallest, as zeros and -inf do
+    here, so it gets the values negated.
     """
-    if not values.is_cpu:
-        return float(values.kthvalue(values.numel() - count + 1).values)
-    negated = values.to(torch.promote_types(values.dtype, torch.float32)).neg().numpy()
-    negated.partition(count - 1)
-    return -float(negated[count - 1])
+    if isinstance(values, np.ndarray):
+        return -float(np.partition(-values, count - 1)[count - 1])
+    return float(values.kthvalue(len(values) - count + 1).values)
 
 
-def _bracket(parts: list[Flat], count: int, size: int) -> tuple[float, float]:
+# --- the same for both ---------------------------------------------------------------------------
+
+
+def _bracket(parts: Sequence[Flat], count: int, size: int) -> tuple[float, float]:
     """Guess from a sample what the `count`-th largest lies between; equal bounds if it ties."""
     # Up to _LARGE it only has to find heavy ties, and a smaller sample does. A stride without
     # common factors with kernel sizes and channel counts gives all their positions a turn.
     stride = int(size ** (1 / 3 if size > _LARGE else 1 / 2))
     while gcd(stride, 2 * 3 * 5 * 7) > 1:
         stride -= 1
-    sample = _joined(parts, stride)
-    middle = sample.numel() * count / size
+    sample = _joined([part.ranked(stride) for part in parts])
+    middle = len(sample) * count / size
     margin = 3 * sqrt(middle * (1 - count / size)) + 2  # three standard deviations
     first, last = int(middle - margin), int(middle + margin) + 1
     high = _nth_largest(sample, first) if first > 0 else inf
-    low = _nth_largest(sample, last) if last <= sample.numel() else -inf
+    low = _nth_largest(sample, last) if last <= len(sample) else -inf
     return low, high
 
 
-def _top_down_to(value: float, parts: list[Flat], count: int) -> list[Tensor] | None:
+def _top_down_to(value: float, parts: Sequence[Flat], count: int) -> list[Array] | None:
     """Mark the `count` largest entries if `value` is the last of them; otherwise None."""
     masks = [part.marks(operator.ge, value) for part in parts]
     surplus = sum(count_ones(masks)) - count
@@ -131,40 +162,27 @@ def _top_down_to(value: float, parts: list[Flat], count: int) -> list[Tensor] | 
         if found > wanted:
             if wanted and not part.ordered:
                 raise TieOutOfOrderError
-            end = _length_with(tie, wanted)
-            mask[end:].logical_xor_(tie[end:])
+            mask[_positions(tie)[wanted:]] = False
         wanted -= min(wanted, found)
     return masks
 
 
-def _length_with(marks: Tensor, wanted: int) -> int:
-    """Return the shortest length at which a flat mask has `wanted` ones, by halving."""
-    start, end = 0, marks.numel() if wanted else 0
-    while end - start > 1:
-        middle = (start + end) // 2
-        found = int(marks[start:middle].count_nonzero())
-        if found >= wanted:
-            end = middle
-        else:
-            start, wanted = middle, wanted - found
-    return end
-
-
-def _top_between(low: float, high: float, parts: list[Flat], count: int) -> list[Tensor] | None:
+def _top_between(low: float, high: float, parts: Sequence[Flat], count: int) -> list[Array] | None:
     """Mark the `count` largest if few lie in [low, high] and the last is one; otherwise None."""
     masks = [part.marks(operator.gt, high) for part in parts]
     bands = [part.marks(operator.ge, low) for part in parts]
     above, reached = sum(count_ones(masks)), sum(count_ones(bands))
-    size = sum(band.numel() for band in bands)
+    size = sum(len(band) for band in bands)
     if not above < count <= reached or reached - above > size // 4:
         return None
     for band, mask in zip(bands, masks, strict=True):
-        band.logical_xor_(mask)
+        band ^= mask
     places = [_positions(band) for band in bands]
-    inside = [part.values.index_select(0, p) for part, p in zip(parts, places, strict=True)]
+    inside = [part.values[place] for part, place in zip(parts, places, strict=True)]
     ordered = all(part.ordered for part in parts)
-    (chosen,) = top([Flat(torch.cat(inside), ordered=ordered)], count - above)
-    pieces = torch.split(chosen, [place.numel() for place in places])
-    for mask, place, piece in zip(masks, places, pieces, strict=True):
-        mask.scatter_(0, place, piece)
+    (chosen,) = top([Flat(_joined(inside), ordered=ordered)], count - above)
+    start = 0
+    for mask, place in zip(masks, places, strict=True):
+        mask[place] = chosen[start : start + len(place)]
+        start += len(place)
     return masks

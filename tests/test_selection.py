@@ -13,7 +13,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gemkit import topk
+from gemkit import selection, topk
 from gemkit.errors import ImportanceError
 from gemkit.selection import Shares, apportion, keep_top
 from gemkit.tensors import Tensors, kept
@@ -249,22 +249,36 @@ def test_where_many_tie_nothing_is_ranked_at_all():
     values[:1000] = 1
     with mock.patch.object(topk, "_nth_largest", mock.Mock(side_effect=topk._nth_largest)) as rank:
         assert taken_route(values, LARGE // 2) == []
-    assert max(call.args[0].numel() for call in rank.call_args_list) < LARGE // 50
-
-
-class Elsewhere(torch.Tensor):
-    """A tensor that claims not to be on the CPU."""
-
-    is_cpu = False
+    assert max(len(call.args[0]) for call in rank.call_args_list) < LARGE // 50
 
 
 @pytest.mark.parametrize("count", [1, 20, 50])
 def test_ranking_elsewhere_than_on_the_cpu_finds_the_same(count):
     values = torch.randn(50, generator=torch.Generator().manual_seed(0))
-    elsewhere = topk._nth_largest(values.as_subclass(Elsewhere), count)
-    assert (
-        elsewhere == topk._nth_largest(values, count) == values.sort(descending=True)[0][count - 1]
-    )
+    elsewhere = topk._nth_largest(values, count)
+    here = topk._nth_largest(values.numpy(), count)
+    assert elsewhere == here == values.sort(descending=True)[0][count - 1]
+
+
+@settings(deadline=None, max_examples=100)
+@given(problems(), st.sampled_from([(0, 0), (8, 100)]))
+def test_equals_a_stable_sort_where_numpy_has_no_view(problem, limits):
+    """What runs on other devices, run here: tensors instead of arrays."""
+    with shortcuts(*limits), mock.patch.object(selection, "as_array", lambda tensor: tensor):
+        assert equal(problem.solve(), by_stable_sort(*problem))
+
+
+def test_many_groups_on_several_threads_give_the_same():
+    rng = torch.Generator().manual_seed(0)
+    importance = {f"layer{n}": torch.randn(300_000, generator=rng) for n in range(5)}
+    alive = {name: torch.ones_like(value) for name, value in importance.items()}
+    problem = Problem(importance, alive, {(name,): 9_999 for name in importance})
+    alone = problem.solve()
+    torch.set_num_threads(3)
+    try:
+        assert equal(problem.solve(), alone)
+    finally:
+        torch.set_num_threads(1)
 
 
 def test_selects_on_any_device(device):

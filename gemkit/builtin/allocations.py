@@ -7,9 +7,8 @@ inside those at higher ones, and the same importance pruned in several steps or 
 
 from gemkit.hookspecs import hookimpl
 from gemkit.parts import Allocation
-from gemkit.selection import Shares, apportion
+from gemkit.selection import Shares, apportion, count_living
 from gemkit.tensors import Tensors, budget, kept, total
-from gemkit.topk import count_ones
 
 
 class Global(Allocation):
@@ -59,7 +58,7 @@ class ErdosRenyiKernel(Allocation):
 
 def _split(weights: dict[str, int], alive: Tensors, density: float) -> Shares:
     """Make every layer a group of its own, with its part of the budget."""
-    living = count_ones(alive.values())
+    living = count_living(alive)
     goal = min(budget(total(alive), density), sum(living))
     counts = apportion(list(weights.values()), living, goal)
     return {(name,): count for name, count in zip(weights, counts, strict=True)}
