@@ -6,12 +6,15 @@ import pytest
 import torch
 from tiny import CPU, PLAN, tiny_data, tiny_net
 
-from gemkit import Plan, Runtime, evaluate, finetune, load_plugins, search
+from gemkit import LearnedScores, Plan, Runtime, evaluate, finetune, load_plugins, search
+from gemkit.data.embedded import Digits
 from gemkit.errors import CollapseError, FitError, TrainingError
 from gemkit.events import Collapsed, EpochEnded, Froze, PhaseStarted, StepEnded
-from gemkit.masking import MaskedNet
+from gemkit.freezing import Freezer
+from gemkit.masking import MaskedNet, ScoredNet
+from gemkit.phase import Phase
 from gemkit.tensors import budget, generator, kept, parameters_of, prunable_names, total
-from gemkit.training import Trainer, make_fabric
+from gemkit.training import Trainer, endless, make_fabric
 
 PRUNERS = sorted(load_plugins().pruners)
 
@@ -288,3 +291,51 @@ def test_parameters_keep_their_names_and_the_model_its_class():
     net = MaskedNet(model, names)
     assert list(model.state_dict()) == list(tiny_net().state_dict())
     assert total(net.alive) == sum(p.numel() for p in parameters_of(model, names).values())
+
+
+def freezer_of(recipe, observers=()):
+    """A search taken apart: its phase, trainer and freezer, ready to be stepped by hand."""
+    phase = Phase("search", tiny_data(), 0, CPU, observers, None)
+    model = tiny_net()
+    net = (
+        ScoredNet(model, prunable_names(model), recipe, generator(0, "scores"))
+        if isinstance(recipe.scores, LearnedScores)
+        else MaskedNet(model, prunable_names(model))
+    )
+    plan = Plan(epochs=1, batch_size=8, lr=0.1, momentum=0.9, weight_decay=0.1)
+    trainer = Trainer(net, plan, phase.fabric, CPU)
+    trainer.module.train()
+    return trainer, Freezer(recipe, trainer, phase, "warn")
+
+
+def test_a_freeze_in_the_middle_of_training_clears_what_the_optimizer_remembers():
+    trainer, freezer = freezer_of(load_plugins().recipe("magnitude"))
+    batches = list(tiny_data().train.batches(8, seed=0))
+    for batch in batches:
+        trainer.step(batch, lr=0.1)
+    freezer.freeze(4, 0.3)
+    for batch in batches:
+        trainer.step(batch, lr=0.1)
+    for name, weight in trainer.net.parameters.items():
+        assert weight[~trainer.net.alive[name]].count_nonzero() == 0
+
+
+@pytest.mark.parametrize("finalize", ["rounded", "alive"])
+def test_the_network_wears_the_mask_that_becomes_the_ticket(finalize):
+    recipe = load_plugins().recipe("gem_miner", options={"finalize": finalize})
+    trainer, freezer = freezer_of(recipe)
+    freezer.freeze(0, 0.5)
+    mask = freezer.final_mask(0, 0.5)
+    for name, weight in trainer.net.parameters.items():
+        assert torch.equal(weight.detach(), trainer.net.weights[name] * mask[name])
+    alive = kept(trainer.net.alive)
+    assert kept(mask) == alive if finalize == "alive" else kept(mask) < alive
+
+
+def test_training_batches_are_augmented_and_evaluation_is_not():
+    source = Digits().load(None).train
+    training = next(endless(source, 64, seed=0, fabric=make_fabric(CPU)))[0]
+    plain = next(source.batches(64, seed=0))[0]
+    assert training.shape == plain.shape
+    assert not torch.equal(training, plain)
+    assert 0 < sum(torch.equal(a, b) for a, b in zip(training, plain, strict=True)) < 32
