@@ -54,15 +54,12 @@ def search(
     """
     if isinstance(recipe, str):
         recipe = _registry().recipe(recipe)
-    plan = plan or Plan()
-    if epochs is not None:
-        plan = Plan.model_validate(plan.model_dump() | {"epochs": epochs})
     return engine.search(
         recipe,
         model,
         data,
         density=density,
-        plan=plan,
+        plan=(plan or Plan()).lasting(epochs),
         seed=seed,
         runtime=runtime,
         on_collapse=on_collapse,

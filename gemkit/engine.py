@@ -14,18 +14,32 @@ from torch import nn
 from gemkit.collapse import CollapsePolicy
 from gemkit.compose import check_fit, needs_training
 from gemkit.data.source import Data
+from gemkit.errors import FitError
+from gemkit.events import Noted
 from gemkit.freezing import Freezer
 from gemkit.masking import MaskedNet, ScoredNet
 from gemkit.parts import LearnedScores
 from gemkit.phase import Listener, Phase, seeded
 from gemkit.plan import Plan, Runtime
 from gemkit.recipe import Recipe
-from gemkit.tensors import Tensors, generator, kept, parameters_of, prunable_names
+from gemkit.tensors import (
+    Tensors,
+    budget,
+    generator,
+    kept,
+    parameters_of,
+    prunable_names,
+    total,
+)
 from gemkit.ticket import Ticket, TicketInfo
 from gemkit.training import Trainer, accuracy, make_fabric, place
 
 _WEIGHT_LR = {"sgd": 0.05, "adam": 1e-3, "adamw": 1e-3}
 _SCORE_LR_ADAM = 0.01
+_NO_TIME_LEFT = (
+    "the last freeze falls on the end of the search, so no score can adapt to it; train longer or "
+    "choose another schedule.every"
+)
 
 
 def search(
@@ -51,9 +65,14 @@ def search(
     check_fit(recipe, epochs=plan.epochs, density=target)
     with seeded(seed, phase.fabric.device):
         net = _prepare(recipe, model, phase)
+        _refuse_empty(target, net)
         trainer = Trainer(net, plan, phase.fabric, phase.runtime)
         freezer = Freezer(recipe, trainer, phase, on_collapse)
         freezes = deque(recipe.schedule.freezes(target, plan.epochs, phase.steps_per_epoch(plan)))
+        if isinstance(net, ScoredNet) and freezes[-1].step == plan.epochs * phase.steps_per_epoch(
+            plan
+        ):
+            phase.tell(Noted(_NO_TIME_LEFT))
         step = 0
         for step in phase.train(trainer):
             while freezes and freezes[0].step == step:
@@ -82,15 +101,20 @@ def finetune(
     model: nn.Module,
     data: Data,
     *,
+    epochs: int | None = None,
     plan: Plan | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     runtime: Runtime | None = None,
     observers: Sequence[Listener] = (),
     fabric: Fabric | None = None,
 ) -> Ticket:
-    """Train the ticket's weights in a copy of `model`; the mask holds to the last step."""
+    """Train the ticket's weights in a copy of `model`; the mask holds to the last step.
+
+    `epochs` overrides those of the plan; the seed is the ticket's own unless another is given.
+    """
+    seed = ticket.info.seed if seed is None else seed
     phase = Phase("finetune", data, seed, runtime or Runtime(), observers, fabric)
-    plan = finetune_plan(plan or Plan(weight_decay=1e-4))
+    plan = finetune_plan((plan or Plan(weight_decay=1e-4)).lasting(epochs))
     with seeded(seed, phase.fabric.device):
         own = ticket.apply(copy.deepcopy(model)).requires_grad_(True)
         net = MaskedNet(place(own, phase.fabric, phase.runtime), list(ticket.mask))
@@ -136,6 +160,15 @@ def search_plan(recipe: Recipe, plan: Plan, data: Data) -> Plan:
 def finetune_plan(plan: Plan) -> Plan:
     """Decide the learning rate of a plan that trains weights."""
     return plan.with_lr(_WEIGHT_LR[plan.optimizer])
+
+
+def _refuse_empty(density: float, net: MaskedNet) -> None:
+    """Refuse a density that keeps nothing, before anything is trained."""
+    if budget(total(net.alive), density) == 0:
+        raise FitError(
+            f"density {density:g} keeps none of {total(net.alive):,} prunable weights; it must be "
+            f"at least {0.5 / total(net.alive):.2g}"
+        )
 
 
 def _prepare(recipe: Recipe, model: nn.Module, phase: Phase) -> MaskedNet:

@@ -56,4 +56,11 @@ class Collapsed:
     message: str
 
 
-Event = PhaseStarted | StepEnded | EpochEnded | Froze | Collapsed
+@dataclass(frozen=True)
+class Noted:
+    """Something the user should know before it is too late to change."""
+
+    message: str
+
+
+Event = PhaseStarted | StepEnded | EpochEnded | Froze | Collapsed | Noted

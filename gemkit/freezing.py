@@ -40,9 +40,14 @@ def measure(scores: Scores, probe: Probe) -> Tensors:
     """Ask for importance and check its keys and shapes; nothing else changes."""
     with seeded(0, next(iter(probe.weights.values())).device):
         importance = scores.importance(probe)
+    if not isinstance(importance, dict):
+        raise ImportanceError(
+            f"scores '{scores.name}' must return a dict with one tensor per prunable weight, not "
+            f"{type(importance).__name__}"
+        )
     if set(importance) != set(probe.weights):
         missing = sorted(set(probe.weights) - set(importance))[:3]
-        unknown = sorted(set(importance) - set(probe.weights))[:3]
+        unknown = sorted(str(name) for name in set(importance) - set(probe.weights))[:3]
         raise ImportanceError(
             f"scores '{scores.name}' must return one tensor per prunable weight; "
             f"missing: {', '.join(missing) or 'none'}; unknown: {', '.join(unknown) or 'none'}"
@@ -102,10 +107,11 @@ class Freezer:
 
     def _importance(self) -> Tensors:
         """Measure on the network as it is, with fresh batches where the scores want some."""
+        # Copies, so that a score that works in place harms nobody but itself.
         probe = Probe(
             model=self.net.model,
-            weights=self.net.effective,
-            alive=self.net.alive,
+            weights={name: weight.clone() for name, weight in self.net.effective.items()},
+            alive={name: mask.clone() for name, mask in self.net.alive.items()},
             batches=self._batches(self.recipe.scores.batches_wanted()),
             rng=self._rng,
             scores=self.net.raw_scores if isinstance(self.net, ScoredNet) else {},

@@ -46,6 +46,12 @@ class Plan(BaseModel):
         left = max(1, self.epochs - self.warmup_epochs)
         return 0.5 * (1 + math.cos(math.pi * (epoch - self.warmup_epochs) / left))
 
+    def lasting(self, epochs: int | None) -> "Plan":
+        """Return the plan with other epochs, if any are given."""
+        return (
+            self if epochs is None else Plan.model_validate(self.model_dump() | {"epochs": epochs})
+        )
+
     def with_lr(self, default: float) -> "Plan":
         """Return the plan with its learning rate decided."""
         return self if self.lr is not None else self.model_copy(update={"lr": default})

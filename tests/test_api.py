@@ -155,6 +155,8 @@ class Wrong(MeasuredScores):
 
     def importance(self, probe):
         measured = {name: weight.abs() for name, weight in probe.weights.items()}
+        if self.fault == "type":
+            return list(measured)
         if self.fault == "key":
             measured["invented"] = measured.pop("8.weight")
         elif self.fault == "shape":
@@ -167,6 +169,7 @@ class Wrong(MeasuredScores):
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
+        ("type", "'wrong' must return a dict.*not list"),
         ("key", "'wrong'.*missing: 8.weight; unknown: invented"),
         ("shape", r"'wrong' returned shape \(18,\) for '8.weight'"),
     ],

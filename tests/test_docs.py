@@ -52,7 +52,7 @@ def test_the_readmes_plugin_runs(tmp_path, monkeypatch):
     file = tmp_path / "mine.py"
     file.write_text(plugin)
     arguments = command.replace("mine.py", str(file)).split()
-    small = ["--dataset", "fake", "--finetune-epochs", "1", "--density", "0.5"]
+    small = ["--finetune-epochs", "1"]
     result = commands_in(tmp_path, monkeypatch)(*arguments, *small)
     assert result.exit_code == 0, result.stderr
 
@@ -63,7 +63,9 @@ def test_the_readmes_python_example_runs(tmp_path, monkeypatch):
     images, labels = next(data.train.batches(40))
     names = {"images": images, "labels": labels, "test_images": images, "test_labels": labels}
     example = example.replace('timm.create_model("resnet18", num_classes=10)', "tiny_net(10)")
-    example = example.replace("epochs=30", "epochs=4, on_collapse='warn'").replace("0.05", "0.5")
+    example = example.replace("epochs=30, seed=0", "epochs=4, on_collapse='warn'").replace(
+        "0.05", "0.5"
+    )
     monkeypatch.chdir(tmp_path)
     exec(example, names | {"tiny_net": tiny_net, "CPU": CPU})
     assert (tmp_path / "gem.safetensors").exists()

@@ -6,10 +6,19 @@ import pytest
 import torch
 from tiny import CPU, PLAN, tiny_data, tiny_net
 
-from gemkit import LearnedScores, Plan, Runtime, evaluate, finetune, load_plugins, search
+from gemkit import (
+    LearnedScores,
+    MeasuredScores,
+    Plan,
+    Runtime,
+    evaluate,
+    finetune,
+    load_plugins,
+    search,
+)
 from gemkit.data.embedded import Digits
 from gemkit.errors import CollapseError, FitError, TrainingError
-from gemkit.events import Collapsed, EpochEnded, Froze, PhaseStarted, StepEnded
+from gemkit.events import Collapsed, EpochEnded, Froze, Noted, PhaseStarted, StepEnded
 from gemkit.freezing import Freezer
 from gemkit.masking import MaskedNet, ScoredNet
 from gemkit.phase import Phase
@@ -141,7 +150,7 @@ def test_freezes_only_take_away_and_end_at_the_target(pruner):
 def test_observers_hear_every_step_epoch_and_freeze_in_order():
     events = []
     find("gem_miner", observers=[events.append])
-    kinds = [type(event) for event in events if not isinstance(event, Collapsed)]
+    kinds = [type(event) for event in events if not isinstance(event, Collapsed | Noted)]
     epoch = [StepEnded, StepEnded, EpochEnded]
     assert kinds == [PhaseStarted, *epoch, *epoch, *epoch, Froze]
     assert [event.step for event in events if isinstance(event, StepEnded)] == [1, 2, 3, 4, 5, 6]
@@ -339,3 +348,47 @@ def test_training_batches_are_augmented_and_evaluation_is_not():
     assert training.shape == plain.shape
     assert not torch.equal(training, plain)
     assert 0 < sum(torch.equal(a, b) for a, b in zip(training, plain, strict=True)) < 32
+
+
+class InPlace(MeasuredScores):
+    """The broken version of |w|: it changes what it was given."""
+
+    name = "in_place"
+
+    def importance(self, probe):
+        for mask in probe.alive.values():
+            mask.zero_()
+        return {name: weight.abs_() for name, weight in probe.weights.items()}
+
+
+def test_a_score_that_works_in_place_cannot_change_the_network():
+    recipe = load_plugins().recipe("magnitude")
+    careless = recipe.model_copy(update={"scores": InPlace()})
+    one, other = (
+        search(each, tiny_net(), tiny_data(), density=0.3, runtime=CPU)
+        for each in (recipe, careless)
+    )
+    assert all(torch.equal(one.state[name], other.state[name]) for name in one.state)
+    assert all(torch.equal(one.mask[name], other.mask[name]) for name in one.mask)
+
+
+def test_a_density_that_keeps_nothing_is_refused_before_any_step():
+    events = []
+    with pytest.raises(FitError, match="keeps none of 342"):
+        find("gem_miner", density=1e-6, observers=[events.append])
+    assert not events
+
+
+def test_a_last_freeze_at_the_very_end_is_told_beforehand():
+    for epochs, told in ((3, True), (4, False)):
+        events = []
+        find("gem_miner", plan=Plan(epochs=epochs, batch_size=16), observers=[events.append])
+        assert isinstance(events[0], Noted) is told
+
+
+def test_fine_tuning_takes_epochs_and_the_tickets_own_seed():
+    ticket = find("random", seed=5)
+    how = {"epochs": 2, "runtime": CPU}
+    one = finetune(ticket, tiny_net(), tiny_data(), **how)
+    assert one == finetune(ticket, tiny_net(), tiny_data(), seed=5, **how)
+    assert one != finetune(ticket, tiny_net(), tiny_data(), seed=0, **how)

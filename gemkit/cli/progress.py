@@ -8,7 +8,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from gemkit.events import Collapsed, EpochEnded, Event, PhaseStarted, StepEnded
+from gemkit.events import Collapsed, EpochEnded, Event, Noted, PhaseStarted, StepEnded
 from gemkit.phase import Listener
 
 _LINES = 10
@@ -52,7 +52,7 @@ class Bars:
         """Move the bar, renew its figures, or say a warning above it."""
         if isinstance(event, PhaseStarted):
             self._begin(event)
-        elif isinstance(event, Collapsed):
+        elif isinstance(event, Collapsed | Noted):
             self.bars.console.print(warning(event), style="yellow", soft_wrap=True)
         elif self.task is not None and isinstance(event, StepEnded):
             self.bars.update(self.task, completed=event.step)
@@ -81,7 +81,7 @@ class Lines:
         """Write a line when another tenth of the epochs is done, and every warning."""
         if isinstance(event, PhaseStarted):
             self.epochs = event.epochs
-        elif isinstance(event, Collapsed):
+        elif isinstance(event, Collapsed | Noted):
             click.echo(warning(event), err=True)
         elif isinstance(event, EpochEnded) and self._is_due(event.epoch):
             left = event.seconds / event.epoch * (self.epochs - event.epoch)
@@ -103,6 +103,6 @@ def news(event: EpochEnded) -> str:
     )
 
 
-def warning(event: Collapsed) -> str:
+def warning(event: Collapsed | Noted) -> str:
     """Word a warning."""
     return f"warning: {event.message}"
