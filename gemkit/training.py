@@ -44,10 +44,23 @@ def place(model: nn.Module, fabric: Fabric, runtime: Runtime) -> nn.Module:
     """Bring a model to the device, in the layout and number format of the run."""
     if runtime.precision == "64":
         model = model.double()
-    model = model.to(fabric.device)
-    if runtime.channels_last:
-        model = model.to(memory_format=torch.channels_last)
-    return model
+    return model.to(fabric.device).to(memory_format=layout_of(model, runtime))
+
+
+def layout_of(model: nn.Module, runtime: Runtime) -> torch.memory_format:
+    """Choose how images and kernels lie in memory.
+
+    oneDNN writes out of bounds in the weight gradient of strided 1×1 convolutions that read few
+    channels in the channels-last layout (uxlfoundation/oneDNN#6035); such networks stay contiguous.
+    """
+    dangerous = any(
+        module.kernel_size == (1, 1) and max(module.stride) > 1 and module.in_channels < 16
+        for module in model.modules()
+        if isinstance(module, nn.Conv2d)
+    )
+    if runtime.channels_last and not dangerous:
+        return torch.channels_last
+    return torch.contiguous_format
 
 
 class Trainer:
@@ -57,7 +70,7 @@ class Trainer:
         self.net = net
         self.plan = plan
         self.fabric = fabric
-        layout = torch.channels_last if runtime.channels_last else torch.contiguous_format
+        layout = layout_of(net.model, runtime)
         dtype = next(net.model.parameters()).dtype
         self._as_parameters = partial(Tensor.to, dtype=dtype, memory_format=layout)
         module = cast(nn.Module, torch.compile(net.model)) if runtime.compile else net.model
@@ -120,11 +133,11 @@ def make_optimizer(plan: Plan, parameters: list[nn.Parameter]) -> torch.optim.Op
 def endless(source: Source, size: int, *, seed: int, fabric: Fabric) -> Iterator[Batch]:
     """Yield augmented training batches for ever, each epoch in an order of its own.
 
-    Of several processes, each gets its share of every batch; a last batch too small to give
-    every process an image is left out.
+    Of several processes, each gets its share of every batch. A last batch too small to give every
+    process two images, which batch statistics need, is left out.
     """
     world = fabric.world_size
-    whole = source.steps(size) - (0 < len(source) % size < world)
+    whole = max(1, source.steps(size) - (0 < len(source) % size < 2 * world))
     for epoch in itertools.count():
         shares = source.batches(
             size, seed=seed, epoch=epoch, augment=True, rank=fabric.global_rank, world=world

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from tiny import CPU, PLAN, tiny_data, tiny_net
+from torch import nn
 
 from gemkit import (
     LearnedScores,
@@ -23,7 +24,7 @@ from gemkit.freezing import Freezer
 from gemkit.masking import MaskedNet, ScoredNet
 from gemkit.phase import Phase
 from gemkit.tensors import budget, generator, kept, parameters_of, prunable_names, total
-from gemkit.training import Trainer, endless, make_fabric
+from gemkit.training import Trainer, endless, layout_of, make_fabric
 
 PRUNERS = sorted(load_plugins().pruners)
 
@@ -392,3 +393,23 @@ def test_fine_tuning_takes_epochs_and_the_tickets_own_seed():
     one = finetune(ticket, tiny_net(), tiny_data(), **how)
     assert one == finetune(ticket, tiny_net(), tiny_data(), seed=5, **how)
     assert one != finetune(ticket, tiny_net(), tiny_data(), seed=0, **how)
+
+
+def test_a_last_batch_of_one_image_is_left_out_of_training():
+    """Batch statistics of a single value do not exist."""
+    model = nn.Sequential(
+        nn.Conv2d(2, 4, 6), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4, 3)
+    )
+    data = tiny_data(samples=17)
+    ticket = search("gem_miner", model, data, density=0.5, plan=PLAN, runtime=CPU)
+    assert ticket.kept > 0
+    with pytest.raises(ValueError, match="more than 1 value"):
+        model.train()(torch.zeros(1, 2, 6, 6))
+
+
+def test_networks_that_crash_in_channels_last_stay_contiguous():
+    fine = nn.Sequential(nn.Conv2d(16, 4, 1, stride=2), nn.Conv2d(3, 4, 3, stride=2))
+    dangerous = nn.Sequential(nn.Conv2d(4, 8, 1, stride=2))
+    assert layout_of(fine, Runtime()) is torch.channels_last
+    assert layout_of(dangerous, Runtime()) is torch.contiguous_format
+    assert layout_of(fine, Runtime(channels_last=False)) is torch.contiguous_format
