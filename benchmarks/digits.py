@@ -51,8 +51,7 @@ def measure(run: dict[str, Any]) -> dict[str, Any]:
         runtime=runtime,
     )
     before = evaluate(ticket, model, data, runtime=runtime)
-    plan = Plan(epochs=run["epochs"], weight_decay=1e-4)
-    trained = finetune(ticket, model, data, plan=plan, seed=run["seed"], runtime=runtime)
+    trained = finetune(ticket, model, data, epochs=run["epochs"], runtime=runtime)
     return run | {
         "kept": ticket.kept,
         "prunable": ticket.prunable,

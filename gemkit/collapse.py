@@ -1,13 +1,16 @@
 """Collapse: a layer that lost every weight, or a network whose output ignores its input."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
+from gemkit.errors import CollapseError
 from gemkit.probe import in_mode
 from gemkit.selection import keep_top
-from gemkit.tensors import Tensors, kept
+from gemkit.tensors import Tensors, generator, kept
 
 CollapsePolicy = Literal["error", "warn", "keep-one"]
 
@@ -28,6 +31,12 @@ def keep_one(mask: Tensors, importance: Tensors, alive: Tensors, limit: int) -> 
     What is above the limit afterwards is taken from the least important weights of layers that
     keep more than one. A layer with nothing alive stays empty.
     """
+    layers = sum(bool(alive[name].any()) for name in mask)
+    if limit < layers:
+        raise CollapseError(
+            f"keep-one needs a weight for each of {layers} layers, but the density leaves only "
+            f"{limit}; raise the density"
+        )
     empty = set(empty_layers(mask))
     best = {
         name: keep_top({name: importance[name]}, {name: alive[name]}, {(name,): 1})[name]
@@ -53,9 +62,34 @@ def keep_one(mask: Tensors, importance: Tensors, alive: Tensors, limit: int) -> 
 
 
 @torch.no_grad()
-def ignores_input(module: nn.Module, images: Tensor) -> bool:
-    """Tell whether different images give the same output: no path leads through the network."""
-    with in_mode(module, training=False):
-        logits: Tensor = module(images)
-    spread = (logits - logits[:1]).abs().amax()
-    return bool(spread <= 1e-6 * logits.abs().amax())
+def is_cut(model: nn.Module, mask: Tensors, shape: tuple[int, int, int]) -> bool:
+    """Tell whether the mask leaves no path from the network's input to its output.
+
+    What the weights are does not matter, so positive ones take their place, biases and running
+    means vanish, and scales become 1: a signal can then neither cancel out nor drown in a constant.
+    There is a path if and only if two different inputs give different outputs.
+    """
+    rng = generator(0, "paths")
+    like = next(iter(mask.values()))
+
+    def positive(size: Sequence[int]) -> Tensor:
+        return (torch.rand(size, generator=rng) + 0.5).to(like.device)
+
+    stand_in: Tensors = {}
+    for name, parameter in model.named_parameters():
+        if name in mask:
+            typical = len(parameter) / max(1, kept({name: mask[name]}))
+            stand_in[name] = (positive(parameter.shape) * mask[name] * typical).to(parameter)
+        elif parameter.ndim == 1:
+            scale = 0.0 if name.endswith("bias") else 1.0
+            stand_in[name] = torch.full_like(parameter, scale)
+    for name, buffer in model.named_buffers():
+        if name.endswith("running_mean"):
+            stand_in[name] = torch.zeros_like(buffer)
+        elif name.endswith("running_var"):
+            stand_in[name] = torch.ones_like(buffer)
+    images = torch.stack([positive(shape), 3 * positive(shape)])
+    images = images.to(next(model.parameters()).dtype)
+    with in_mode(model, training=False):
+        one, other = functional_call(model, stand_in, (images,)).float()
+    return bool((one - other).abs().amax() <= 1e-4 * torch.maximum(one.abs(), other.abs()).amax())

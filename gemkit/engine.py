@@ -93,7 +93,7 @@ def search(
         history=freezer.history,
         alive=kept(net.alive),
     )
-    return Ticket(mask=_on_cpu(mask), state=_state(net), info=info)
+    return Ticket(mask=_on_cpu(mask), state=_state(net, net.weights), info=info)
 
 
 def finetune(
@@ -114,16 +114,18 @@ def finetune(
     """
     seed = ticket.info.seed if seed is None else seed
     phase = Phase("finetune", data, seed, runtime or Runtime(), observers, fabric)
-    plan = finetune_plan((plan or Plan(weight_decay=1e-4)).lasting(epochs))
+    plan = finetune_plan((plan or Plan()).lasting(epochs))
     with seeded(seed, phase.fabric.device):
-        own = ticket.apply(copy.deepcopy(model)).requires_grad_(True)
+        own = ticket.apply(copy.deepcopy(model))
         net = MaskedNet(place(own, phase.fabric, phase.runtime), list(ticket.mask))
         net.freeze_({name: mask.to(phase.fabric.device) for name, mask in ticket.mask.items()}, {})
         for _ in phase.train(Trainer(net, plan, phase.fabric, phase.runtime)):
             pass
-    trained = _state(net)
-    for name, mask in ticket.mask.items():
-        trained[name] = torch.where(mask, trained[name], ticket.state[name])
+    weights = {
+        name: torch.where(mask, net.effective[name].cpu(), ticket.state[name])
+        for name, mask in ticket.mask.items()
+    }
+    trained = _state(net, weights)
     return replace(
         ticket, state=trained, info=ticket.info.model_copy(update={"stage": "finetuned"})
     )
@@ -152,14 +154,16 @@ def search_plan(recipe: Recipe, plan: Plan, data: Data) -> Plan:
         plan = plan.model_copy(update={"epochs": 0})
     if not isinstance(recipe.scores, LearnedScores):
         return finetune_plan(plan)
-    if plan.optimizer != "sgd":
-        return plan.with_lr(_SCORE_LR_ADAM)
-    return plan.with_lr(recipe.scores.default_lr(plan.epochs * data.train.steps(plan.batch_size)))
+    lr = recipe.scores.default_lr(plan.epochs * data.train.steps(plan.batch_size))
+    return plan.decided(
+        lr=lr if plan.optimizer == "sgd" else _SCORE_LR_ADAM,
+        weight_decay=recipe.scores.default_weight_decay,
+    )
 
 
 def finetune_plan(plan: Plan) -> Plan:
-    """Decide the learning rate of a plan that trains weights."""
-    return plan.with_lr(_WEIGHT_LR[plan.optimizer])
+    """Decide what a plan that trains weights leaves open; the paper decays them by 1e-4."""
+    return plan.decided(lr=_WEIGHT_LR[plan.optimizer], weight_decay=1e-4)
 
 
 def _refuse_empty(density: float, net: MaskedNet) -> None:
@@ -173,7 +177,7 @@ def _refuse_empty(density: float, net: MaskedNet) -> None:
 
 def _prepare(recipe: Recipe, model: nn.Module, phase: Phase) -> MaskedNet:
     """Copy the model, draw its starting weights, and put it under a mask."""
-    own = copy.deepcopy(model).requires_grad_(True)
+    own = copy.deepcopy(model)
     parameters = parameters_of(own, names := prunable_names(own))
     weights = {name: parameter.detach() for name, parameter in parameters.items()}
     drawn = recipe.init.draw(weights, generator(phase.seed, "weights"))
@@ -185,9 +189,14 @@ def _prepare(recipe: Recipe, model: nn.Module, phase: Phase) -> MaskedNet:
     return MaskedNet(own, names)
 
 
-def _state(net: MaskedNet) -> Tensors:
-    """Return the model's whole state on the CPU, prunable weights without the mask."""
-    return _on_cpu(net.model.state_dict() | net.weights)
+def _state(net: MaskedNet, weights: Tensors) -> Tensors:
+    """Return the model's whole state on the CPU, with these weights, not masked, in their places.
+
+    A tied weight stands in the state under every name it has.
+    """
+    places = {net.parameters[name].data_ptr(): weight for name, weight in weights.items()}
+    state = net.model.state_dict()
+    return _on_cpu({name: places.get(part.data_ptr(), part) for name, part in state.items()})
 
 
 def _on_cpu(tensors: Tensors) -> Tensors:

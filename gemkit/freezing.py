@@ -1,9 +1,10 @@
 """Freezing: measure importance, share the budget, select, and watch whether the network lives."""
 
 import itertools
+from typing import get_args
 
-from gemkit.collapse import CollapsePolicy, empty_layers, ignores_input, keep_one
-from gemkit.errors import CollapseError, ImportanceError
+from gemkit.collapse import CollapsePolicy, empty_layers, is_cut, keep_one
+from gemkit.errors import CollapseError, ImportanceError, OptionError, did_you_mean
 from gemkit.events import Collapsed, Froze
 from gemkit.masking import MaskedNet, ScoredNet
 from gemkit.parts import Scores
@@ -78,10 +79,9 @@ class Freezer:
         self.on_collapse = on_collapse
         self.history: list[FreezeRecord] = []
         self._rng = generator(phase.seed, "importance")
-        images, _ = next(iter(phase.data.train.batches(64)))
-        self._images = images.to(next(self.net.model.parameters()).dtype)
-        # A head that starts at zero ignores the input before anything is pruned: no collapse.
-        self._was_deaf = ignores_input(trainer.module, self._images)
+        if on_collapse not in get_args(CollapsePolicy):
+            policies = get_args(CollapsePolicy)
+            raise OptionError(f"on_collapse = '{on_collapse}'{did_you_mean(on_collapse, policies)}")
 
     def freeze(self, step: int, density: float) -> None:
         """Freeze to a density, tell about it, and look whether the network lives."""
@@ -92,7 +92,10 @@ class Freezer:
         self.history.append(record)
         self.phase.tell(Froze(step, density, record.alive, record.kept, total(alive)))
         self._refuse_nothing(step, mask)
-        self._look(step, alive, for_good=self.recipe.rounding.takes_measured)
+        # A mask that is rounded anew in every step may recover; what is frozen may not.
+        self._look(step, alive, for_good=True)
+        if not self.recipe.rounding.takes_measured:
+            self._look(step, mask, for_good=False)
 
     def final_mask(self, step: int, density: float) -> Tensors:
         """Settle which mask is the ticket, wear it, and make sure that it is alive."""
@@ -131,13 +134,15 @@ class Freezer:
         """Report layers without weights, and a network that no signal passes."""
         if empty := empty_layers(mask):
             many = f" and {len(empty) - 3} more" if len(empty) > 3 else ""
-            self._collapse(step, empty, f"{', '.join(empty[:3])}{many} lost every weight")
-        elif not self._was_deaf and ignores_input(self.trainer.module, self._images):
-            sentence = "no path leads from input to output any more"
-            if for_good:
-                self._collapse(step, (), sentence)
-            else:
-                self.phase.tell(Collapsed(step, (), f"{sentence}; scores may still recover one"))
+            what = f"{', '.join(empty[:3])}{many} lost every weight"
+        elif is_cut(self.net.model, mask, self.phase.data.shape):
+            what = "no path leads from input to output any more"
+        else:
+            return
+        if for_good:
+            self._collapse(step, empty, what)
+        else:
+            self.phase.tell(Collapsed(step, empty, f"at step {step} {what}, for the moment"))
 
     def _refuse_nothing(self, step: int, mask: Tensors) -> None:
         """Stop, whatever the policy, when nothing is kept at all: no gradient can bring it back."""

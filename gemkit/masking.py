@@ -26,6 +26,8 @@ class MaskedNet:
     def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
         self.model = model
         self.parameters = parameters_of(model, names)
+        for parameter in self.parameters.values():
+            parameter.requires_grad_(True)
         self.alive: Tensors = {
             name: torch.ones_like(parameter, dtype=torch.bool)
             for name, parameter in self.parameters.items()

@@ -69,6 +69,9 @@ class LearnedScores(Scores):
     fastest_lr: ClassVar[float] = 0.1
     """The highest learning rate that suits a short search."""
 
+    default_weight_decay: ClassVar[float] = 0.0
+    """How strongly the optimizer decays the scores where nothing else is asked for."""
+
     @abstractmethod
     def init(self, weights: Tensors, rng: torch.Generator) -> Tensors:
         """Draw the first scores, on the CPU, one tensor per weight and of its shape."""

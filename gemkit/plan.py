@@ -1,13 +1,13 @@
 """How to train: plain data for the hyper-parameters of a phase, and for the machine it runs on."""
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 
 class Plan(BaseModel):
-    """How one phase trains; `lr` left out means the default for what is trained."""
+    """How one phase trains; what is left out takes the default for what is trained."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -17,11 +17,13 @@ class Plan(BaseModel):
     lr: float | None = Field(default=None, gt=0, description="peak learning rate")
     momentum: float = Field(default=0.9, ge=0, lt=1, description="of SGD; Adam's first beta")
     nesterov: bool = Field(default=False, description="SGD looks ahead")
-    weight_decay: float = Field(default=0.0, ge=0, description="on whatever is trained")
+    weight_decay: float | None = Field(
+        default=None, ge=0, description="on whatever is trained; its default depends on that"
+    )
     lr_schedule: Literal["cosine", "multistep", "constant"] = Field(
         default="cosine", description="how the learning rate falls, epoch by epoch"
     )
-    milestones: tuple[float, ...] = Field(
+    milestones: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field(
         default=(0.5, 0.75), description="multistep: divide by 10 at these fractions of the epochs"
     )
     warmup_epochs: int = Field(default=0, ge=0, description="rise linearly over these epochs")
@@ -29,7 +31,7 @@ class Plan(BaseModel):
     def lr_at(self, step: int, steps_per_epoch: int) -> float:
         """Return the learning rate of a step; it depends on nothing but the clock."""
         if self.lr is None:
-            raise ValueError("the plan leaves the learning rate open; decide it with with_lr")
+            raise ValueError("the plan leaves the learning rate open; decide it with decided()")
         return self.lr * self._factor(step, steps_per_epoch)
 
     def _factor(self, step: int, steps_per_epoch: int) -> float:
@@ -52,9 +54,13 @@ class Plan(BaseModel):
             self if epochs is None else Plan.model_validate(self.model_dump() | {"epochs": epochs})
         )
 
-    def with_lr(self, default: float) -> "Plan":
-        """Return the plan with its learning rate decided."""
-        return self if self.lr is not None else self.model_copy(update={"lr": default})
+    def decided(self, *, lr: float, weight_decay: float) -> "Plan":
+        """Return the plan with these values where it leaves them open."""
+        defaults = {"lr": lr, "weight_decay": weight_decay}
+        own = self.model_dump(exclude_none=True)
+        return self.model_copy(
+            update={name: value for name, value in defaults.items() if name not in own}
+        )
 
 
 class Runtime(BaseModel):

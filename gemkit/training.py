@@ -58,7 +58,8 @@ def layout_of(model: nn.Module, runtime: Runtime) -> torch.memory_format:
         for module in model.modules()
         if isinstance(module, nn.Conv2d)
     )
-    if runtime.channels_last and not dangerous:
+    volumes = any(parameter.ndim == 5 for parameter in model.parameters())
+    if runtime.channels_last and not dangerous and not volumes:
         return torch.channels_last
     return torch.contiguous_format
 
@@ -117,7 +118,7 @@ def make_optimizer(plan: Plan, parameters: list[nn.Parameter]) -> torch.optim.Op
             lr=plan.lr,
             momentum=plan.momentum,
             nesterov=plan.nesterov,
-            weight_decay=plan.weight_decay,
+            weight_decay=plan.weight_decay or 0.0,
             fused=fused,
         )
     rule = torch.optim.Adam if plan.optimizer == "adam" else torch.optim.AdamW
@@ -125,7 +126,7 @@ def make_optimizer(plan: Plan, parameters: list[nn.Parameter]) -> torch.optim.Op
         parameters,
         lr=plan.lr,
         betas=(plan.momentum, 0.999),
-        weight_decay=plan.weight_decay,
+        weight_decay=plan.weight_decay or 0.0,
         fused=fused,
     )
 

@@ -18,7 +18,8 @@ from gemkit import (
     search,
 )
 from gemkit.data.embedded import Digits
-from gemkit.errors import CollapseError, FitError, TrainingError
+from gemkit.engine import finetune_plan, search_plan
+from gemkit.errors import CollapseError, FitError, OptionError, TrainingError
 from gemkit.events import Collapsed, EpochEnded, Froze, Noted, PhaseStarted, StepEnded
 from gemkit.freezing import Freezer
 from gemkit.masking import MaskedNet, ScoredNet
@@ -413,3 +414,97 @@ def test_networks_that_crash_in_channels_last_stay_contiguous():
     assert layout_of(fine, Runtime()) is torch.channels_last
     assert layout_of(dangerous, Runtime()) is torch.contiguous_format
     assert layout_of(fine, Runtime(channels_last=False)) is torch.contiguous_format
+
+
+def deep_net(depth=8, width=32):
+    """Convolutions with biases in front of batch norm: signals are weak beside the constants."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(2, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU()]
+    for _ in range(depth):
+        layers += [nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 3))
+
+
+def test_a_weak_signal_is_not_taken_for_none():
+    ticket = search("random", deep_net(), tiny_data(), density=0.1, runtime=CPU)
+    assert ticket.density == pytest.approx(0.1, abs=1e-3)
+
+
+@pytest.mark.parametrize("pruner", ["gem_miner", "magnitude"])
+def test_tied_weights_make_a_ticket_that_can_be_used(pruner):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(72, 72), nn.ReLU(), nn.Linear(72, 72))
+    model[3].weight = model[1].weight
+    model.append(nn.Linear(72, 3))
+    ticket = search(pruner, model, tiny_data(), density=0.5, plan=PLAN, runtime=CPU)
+    trained = finetune(ticket, model, tiny_data(), epochs=1, runtime=CPU)
+    assert 0 <= evaluate(trained, model, tiny_data(), runtime=CPU) <= 1
+
+
+def test_parameters_the_user_froze_stay_as_they_are():
+    model = tiny_net()
+    model[0].bias.requires_grad_(False)
+    start = model[0].bias.detach().clone()
+    ticket = search("magnitude", model, tiny_data(), density=0.5, runtime=CPU)
+    trained = finetune(ticket, model, tiny_data(), epochs=2, runtime=CPU)
+    assert torch.equal(trained.state["0.bias"], start)
+    assert not torch.equal(trained.state["8.bias"], model[8].bias)
+
+
+def test_three_dimensional_convolutions_are_pruned_too():
+    class Volume(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv3d(1, 4, (2, 3, 3))
+            self.head = nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.head(self.conv(x.unsqueeze(1)).relu().mean(dim=(2, 3, 4)))
+
+    ticket = search("gem_miner", Volume(), tiny_data(), density=0.5, plan=PLAN, runtime=CPU)
+    assert list(ticket.mask) == ["conv.weight", "head.weight"]
+
+
+def test_an_unknown_collapse_policy_is_refused():
+    with pytest.raises(OptionError, match=r"did you mean 'error'"):
+        find("random", on_collapse="eror")
+
+
+def test_keep_one_never_passes_the_budget():
+    with pytest.raises(CollapseError, match="each of 4 layers"):
+        find("magnitude", density=2.5 / 342, on_collapse="keep-one")
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_pruned_parameters_are_exactly_zero_after_every_step(optimizer):
+    """Looks at the model itself, which nothing masks again."""
+    model = tiny_net()
+    net = MaskedNet(model, prunable_names(model))
+    half = {name: torch.rand(mask.shape) < 0.5 for name, mask in net.alive.items()}
+    net.freeze_(half, {})
+    plan = Plan(lr=0.05, weight_decay=0.1, optimizer=optimizer)
+    trainer = Trainer(net, plan, make_fabric(CPU), CPU)
+    for batch in tiny_data().train.batches(8, seed=0):
+        trainer.step(batch, lr=0.05)
+        for name, weight in net.parameters.items():
+            assert weight[~half[name]].count_nonzero() == 0
+            assert weight[half[name]].count_nonzero() > 0
+
+
+def test_weight_decay_has_one_default_whatever_the_door():
+    assert finetune_plan(Plan(epochs=3)).weight_decay == 1e-4
+    decays = {
+        name: search_plan(load_plugins().recipe(name), PLAN, tiny_data()).weight_decay
+        for name in ("gem_miner", "edge_popup", "gradual_ep_l2", "magnitude")
+    }
+    assert decays == {
+        "gem_miner": 0.0,
+        "edge_popup": 5e-4,
+        "gradual_ep_l2": 5e-4,
+        "magnitude": 1e-4,
+    }
+    assert (
+        search_plan(
+            load_plugins().recipe("gem_miner"), Plan(weight_decay=0.3), tiny_data()
+        ).weight_decay
+        == 0.3
+    )

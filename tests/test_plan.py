@@ -36,14 +36,24 @@ def test_warm_up_rises_to_the_peak_and_the_schedule_takes_over(schedule):
 
 
 def test_a_plan_without_a_learning_rate_cannot_be_followed():
-    with pytest.raises(ValueError, match="with_lr"):
+    with pytest.raises(ValueError, match="decided"):
         Plan().lr_at(0, 1)
-    assert Plan().with_lr(0.3).lr == 0.3
-    assert Plan(lr=0.2).with_lr(0.3).lr == 0.2
+    open_plan, own = Plan(), Plan(lr=0.2, weight_decay=0.0)
+    for plan, expected in ((open_plan, (0.3, 1e-4)), (own, (0.2, 0.0))):
+        decided = plan.decided(lr=0.3, weight_decay=1e-4)
+        assert (decided.lr, decided.weight_decay) == expected
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"epochs": -1}, {"lr": 0.0}, {"momentum": 1.0}, {"epochs": True}, {"typo": 1}]
+    "wrong",
+    [
+        {"epochs": -1},
+        {"lr": 0.0},
+        {"momentum": 1.0},
+        {"epochs": True},
+        {"typo": 1},
+        {"milestones": (80.0,)},
+    ],
 )
 def test_nonsense_is_refused(wrong):
     with pytest.raises(ValidationError):

@@ -8,6 +8,7 @@ from pydantic import Field
 from gemkit.errors import FitError
 from gemkit.hookspecs import hookimpl
 from gemkit.parts import Freeze, FreezeSchedule
+from gemkit.tensors import budget
 
 
 class Once(FreezeSchedule):
@@ -127,7 +128,7 @@ class DecliningSchedule(SteppedSchedule):
 
     def moments(self, epochs: int) -> list[int]:
         """Freeze after epochs T, 2T, … up to the end."""
-        return list(range(self.every, int(self.end * epochs) + 1, self.every))
+        return list(range(self.every, budget(epochs, self.end) + 1, self.every))
 
 
 class Linear(DecliningSchedule):

@@ -27,6 +27,7 @@ class PopupScores(LearnedScores):
 
     name = "popup"
     fastest_lr: ClassVar[float] = 0.3
+    default_weight_decay: ClassVar[float] = 5e-4
 
     def init(self, weights: Tensors, rng: torch.Generator) -> Tensors:
         """Draw s ~ U(−1/√fan_in, 1/√fan_in)."""
