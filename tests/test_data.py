@@ -373,6 +373,11 @@ def test_sizes_that_sum_to_the_samples_are_met_exactly(counts, seed):
     assert [len(part) for part in split_stratified(labels, counts, seed)] == counts
 
 
+def test_parts_of_size_nothing_are_empty():
+    parts = split_stratified(torch.zeros(1, dtype=torch.int64), [1, 0, 0], 0)
+    assert [len(part) for part in parts] == [1, 0, 0]
+
+
 def test_a_split_blind_to_classes_would_be_noticed():
     labels = torch.arange(90) // 10
     blind = list(torch.randperm(90, generator=torch.Generator().manual_seed(0)).split([45, 45]))

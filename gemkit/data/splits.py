@@ -21,7 +21,8 @@ def split_stratified(labels: Tensor, sizes: Sequence[float], seed: int) -> list[
         # Classes lie one after another in `rest`, so picks spread evenly over it take the same
         # share of each class, and their number is right to the sample.
         total = len(rest)
-        count = round(total * size / sum(sizes[place:]))
+        left = sum(sizes[place:])
+        count = round(total * size / left) if left else 0
         marks = (torch.arange(total + 1) * count + total // 2) // max(total, 1)
         picked = marks.diff().bool()
         parts.append(rest[picked].sort().values)

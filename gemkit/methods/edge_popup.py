@@ -7,7 +7,9 @@
     gradual_ep      … with k falling exponentially to the target
     gradual_ep_l2   … and an L2 penalty on the scores
 
-One part changes per row. Weights are never frozen: a weight outside the top k may return.
+One part changes per row. Weights are never frozen: a weight outside the top k may return. As in the
+authors' runs the scores decay by 5e-4 in every row, so the last one adds to a penalty that is there
+already. Theirs start the gradual rows one freeze below density 1; these start at 1.
 """
 
 import math
