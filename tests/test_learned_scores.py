@@ -4,10 +4,12 @@ import math
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from tiny import CPU, tiny_net
 from torch import nn
 
-from gemkit import Plan, load_plugins
+from gemkit import LearnedScores, Plan, load_plugins
 from gemkit.builtin.regularizers import L1, L2, NoRegularizer
 from gemkit.builtin.roundings import Bernoulli, Threshold
 from gemkit.masking import ScoredNet
@@ -148,3 +150,23 @@ def test_short_searches_learn_faster_and_the_papers_length_has_the_papers_rate(s
     assert part.default_lr(150 * 391) == part.default_lr(10**6) == pytest.approx(0.1)
     rates = [part.default_lr(steps) for steps in range(1, 100_000, 997)]
     assert rates == sorted(rates, reverse=True)
+
+
+LEARNED = {
+    name: entry.thing()
+    for name, entry in load_plugins().parts["scores"].items()
+    if issubclass(entry.thing, LearnedScores)
+}
+
+
+@pytest.mark.parametrize("name", sorted(LEARNED))
+@given(values=st.lists(st.floats(-3, 3, width=32), min_size=1, max_size=20))
+def test_projection_is_idempotent_and_lands_where_the_scores_may_be(name, values):
+    once = torch.tensor(values)
+    LEARNED[name].project_(once)
+    twice = once.clone()
+    LEARNED[name].project_(twice)
+    assert torch.equal(once, twice)
+    if LEARNED[name].unit_interval:
+        view = LEARNED[name].view(once)
+        assert 0 <= view.min() <= view.max() <= 1
