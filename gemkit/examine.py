@@ -1,14 +1,14 @@
 """Examining one plugin, alone: are its hooks known, and is what they return fit to register?"""
 
-import inspect
 import re
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any
 
 import pluggy
 
 from gemkit import hookspecs
 from gemkit.errors import did_you_mean
+from gemkit.examine_part import part_problems
 from gemkit.parts import Part
 from gemkit.recipe import PART_NAME, Recipe
 from gemkit.registry import KINDS, Kind, RecipeData
@@ -97,7 +97,7 @@ def _named_parts(kind: Kind, classes: object) -> dict[str, type[Part]]:
                 f"{kind.hook} lists {_described(cls)}; list subclasses of "
                 f"gemkit.parts.{kind.base.__name__}"
             )
-        if problems := _part_problems(cls):
+        if problems := part_problems(cls):
             raise Fault(f"{kind.hook} lists {cls.__name__}, which {', and '.join(problems)}")
         if cls.name in named:
             raise Fault(
@@ -106,29 +106,6 @@ def _named_parts(kind: Kind, classes: object) -> dict[str, type[Part]]:
             )
         named[cls.name] = cls
     return named
-
-
-def _part_problems(cls: type[Part]) -> list[str]:
-    """Say everything that keeps a class from being a part people can name, read and build."""
-    problems = []
-    if inspect.isabstract(cls):
-        missing = ", ".join(sorted(cls.__abstractmethods__))
-        problems.append(f"is abstract; define {missing}")
-    name = getattr(cls, "name", None)
-    if not isinstance(name, str) or "name" in cls.model_fields:
-        problems.append("has no name; give the class an attribute name = '...'")
-    elif not re.fullmatch(PART_NAME, name):
-        problems.append(f"is named '{name}'; use small letters, digits and _, a letter first")
-    # The docstring must be its own: a base class's says nothing about this part.
-    if not (cls.__dict__.get("__doc__") or "").strip():
-        problems.append("has no docstring; write one, it is shown as help")
-    if cls.argument is not None and cls.argument not in cls.model_fields:
-        problems.append(f"takes its argument in '{cls.argument}', which is not one of its fields")
-    for field_name, info in cls.model_fields.items():
-        # TOML has no null: None is written by leaving the field out, so it must be the default.
-        if type(None) in get_args(info.annotation) and info.default is not None:
-            problems.append(f"may have None in '{field_name}', so None must be its default")
-    return problems
 
 
 def _named_recipes(recipes: object) -> dict[str, RecipeData]:
@@ -155,6 +132,10 @@ def _named_recipes(recipes: object) -> dict[str, RecipeData]:
                     f"gemkit_pruners gives '{name}' the key {key!r}, which recipes do not have"
                     f"{did_you_mean(str(key), known)}"
                 )
+        if not isinstance(data.get("help", ""), str):
+            raise Fault(
+                f"gemkit_pruners gives '{name}' {_described(data['help'])} as help; give a text"
+            )
     return recipes
 
 

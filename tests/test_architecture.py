@@ -26,7 +26,7 @@ ROWS = [
     ["hookspecs"],
     ["checks", "builtin", "methods", "models", "data"],
     ["options", "registry"],
-    ["examine", "plugins"],
+    ["examine", "examine_part", "plugins", "provenance"],
     ["api"],
     ["testing", "report", "rundir"],
     ["cli"],

@@ -17,6 +17,8 @@ from gemkit.plugins import BUILT_IN, KINDS, load_plugins
 from gemkit.registry import Registry
 
 HEADER = """
+    from collections.abc import Callable
+    from typing import Any
     from pydantic import Field
     import torch
     from gemkit.hookspecs import hookimpl
@@ -46,6 +48,10 @@ def plugin_code(*blocks: str) -> str:
 
 def penalty(name: str, cls: str = "Penalty") -> str:
     return PENALTY.format(name=name, cls=cls)
+
+
+def field(line: str) -> str:
+    return penalty("huber").replace("rounds: int", f"{line}\n        rounds: int", 1)
 
 
 def hook(value: str, name: str = "gemkit_regularizers") -> str:
@@ -250,6 +256,48 @@ FAULTS = {
         ),
         ["Penalty", "'rounds'", "None must be its default"],
     ),
+    "default that can change": (
+        plugin_code(field("sizes: list[int] = [1, 2]"), hook("[Penalty]")),
+        ["gemkit_regularizers lists Penalty", "'sizes'", "a list", "tuple"],
+    ),
+    "default made anew that can change": (
+        plugin_code(
+            field("sizes: dict[str, int] = Field(default_factory=dict)"), hook("[Penalty]")
+        ),
+        ["Penalty", "'sizes'", "a dict"],
+    ),
+    "default that is not JSON": (
+        plugin_code(field("odd: Any = Field(default=torch.zeros(2, 2))"), hook("[Penalty]")),
+        ["Penalty", "'odd'", "cannot be written as JSON"],
+    ),
+    "default that is not a number": (
+        plugin_code(field("odd: float = float('nan')"), hook("[Penalty]")),
+        ["Penalty", "'odd'", "nan", "cannot be written as JSON"],
+    ),
+    "default out of its own bounds": (
+        plugin_code(field("odd: int = Field(default=9, le=5, description='')"), hook("[Penalty]")),
+        ["Penalty", "refuses the default of 'odd'", "less than or equal to 5"],
+    ),
+    "default of another type": (
+        plugin_code(field("odd: int = 'nine'"), hook("[Penalty]")),
+        ["Penalty", "refuses the default of 'odd'", "valid integer"],
+    ),
+    "default factory that fails": (
+        plugin_code(field("odd: int = Field(default_factory=lambda: 1 // 0)"), hook("[Penalty]")),
+        ["Penalty", "'odd'", "default_factory failed with ZeroDivisionError"],
+    ),
+    "type nobody can type": (
+        plugin_code(field("odd: Callable[[int], int]"), hook("[Penalty]")),
+        ["Penalty", "'odd'", "JSON cannot express"],
+    ),
+    "type that does not exist": (
+        plugin_code(field("odd: 'Nowhere' = 1"), hook("[Penalty]")),
+        ["Penalty", "'Nowhere' is not defined"],
+    ),
+    "description that is no text": (
+        plugin_code(field("odd: int = Field(default=1, description=5)"), hook("[Penalty]")),
+        ["Penalty", "'odd'", "description is not a text"],
+    ),
     "two classes of one name": (
         plugin_code(penalty("huber"), penalty("huber", cls="Second"), hook("[Penalty, Second]")),
         ["Penalty and Second", "'huber'"],
@@ -269,6 +317,10 @@ FAULTS = {
     "unknown recipe key": (
         plugin_code(hook("{'mine': {'scorse': 'magnitude'}}", "gemkit_pruners")),
         ["'mine'", "'scorse'", "did you mean 'scores'"],
+    ),
+    "help that is no text": (
+        plugin_code(hook("{'mine': {'help': 5}}", "gemkit_pruners")),
+        ["gemkit_pruners", "'mine'", "type int as help"],
     ),
     "built-in part": (
         plugin_code(penalty("l2"), hook("[Penalty]")),

@@ -1,5 +1,6 @@
 """What people read: fields, tables and tickets as text."""
 
+import math
 from typing import Literal
 
 import pytest
@@ -30,6 +31,7 @@ class Sample(Part):
     widths: tuple[float, ...] = Field(default=(0.5, 1.0), min_length=1, description="how wide")
     limit: int | None = Field(default=None, gt=0, lt=5, description="where to stop")
     twice: bool = Field(default=False, description="once more")
+    free: float = Field(default=1.0, ge=0, le=math.inf, description="how free")
 
 
 @pytest.fixture
@@ -52,6 +54,7 @@ def test_a_part_is_described_with_every_field(registry):
     assert fields["widths"]["bounds"] == {"length >=": 1}
     assert (fields["limit"]["type"], fields["limit"]["default"]) == ("int", None)
     assert fields["limit"]["bounds"] == {">": 0, "<": 5}
+    assert fields["free"]["bounds"] == {">=": 0}, "infinity is no bound, and no JSON"
     assert fields["twice"]["type"] == "true | false"
 
 

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import math
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Union, get_args, get_origin
@@ -128,10 +129,10 @@ def type_text(annotation: Any) -> str:  # noqa: ANN401 - any annotation
 
 
 def bounds(metadata: Sequence[Any]) -> dict[str, float]:
-    """Return the bounds of a field: sign -> limit."""
+    """Return the bounds of a field: sign -> limit; infinity is none."""
     return {
         sign: getattr(limit, attribute)
         for limit in metadata
         for cls, (sign, attribute) in _BOUNDS.items()
-        if isinstance(limit, cls)
+        if isinstance(limit, cls) and getattr(limit, attribute) not in (math.inf, -math.inf)
     }
