@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from lightning_fabric import Fabric
 from torch import nn
 
 from gemkit import engine
@@ -18,6 +19,7 @@ from gemkit.phase import Listener
 from gemkit.plan import Plan, Runtime
 from gemkit.plugins import load_plugins
 from gemkit.probe import Batch, Probe
+from gemkit.provenance import versions_of
 from gemkit.recipe import Recipe
 from gemkit.registry import Registry
 from gemkit.selection import keep_top
@@ -37,6 +39,7 @@ def search(
     runtime: Runtime | None = None,
     on_collapse: CollapsePolicy = "error",
     observers: Sequence[Listener] = (),
+    fabric: Fabric | None = None,
 ) -> Ticket:
     """Find a ticket in a copy of `model`.
 
@@ -48,13 +51,17 @@ def search(
         epochs: how long to search; overrides `plan.epochs`. One-shot pruners do not train.
         seed: draws weights, scores and data order; the same seed gives the same bits on a CPU.
         plan: batch size, optimizer and learning rate.
-        runtime: device, precision, compilation.
+        runtime: device, precision, compilation. Several devices need a process each: start the
+            script with torchrun, or launch a Fabric and pass it on. Every process then returns
+            the same ticket.
         on_collapse: what to do when a layer or every path is lost.
         observers: functions called with every event of the run.
+        fabric: a launched Fabric to compute with, instead of one made for `runtime`.
     """
+    registry = _registry()
     if isinstance(recipe, str):
-        recipe = _registry().recipe(recipe)
-    return engine.search(
+        recipe = registry.recipe(recipe)
+    ticket = engine.search(
         recipe,
         model,
         data,
@@ -64,7 +71,10 @@ def search(
         runtime=runtime,
         on_collapse=on_collapse,
         observers=observers,
+        fabric=fabric,
     )
+    plugins = versions_of(recipe.parts().values(), registry)
+    return ticket.with_info(versions=ticket.info.versions | plugins)
 
 
 def importance(

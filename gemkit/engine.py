@@ -88,6 +88,7 @@ def search(
         density_target=target,
         seed=seed,
         epochs=plan.epochs,
+        plan=plan,
         stage="found",
         versions={"gemkit": version("gemkit"), "torch": torch.__version__},
         history=freezer.history,

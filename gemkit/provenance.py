@@ -1,41 +1,45 @@
-"""Which plugins a run depends on."""
+"""Which plugins a ticket depends on: the versions of what brought its parts."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from gemkit.parts import Part
-from gemkit.plugins import BUILT_IN
-from gemkit.recipe import Recipe
-from gemkit.registry import KIND_OF_ROLE, Registry
+from gemkit.registry import Registry
+
+UNKNOWN = "unknown"
 
 
-def versions_of_plugins(
-    registry: Registry,
-    recipe: Recipe,
-    model: Part,
-    dataset: Part,
-    files: Sequence[Path],
-) -> dict[str, str]:
-    """Return the version of every distribution other than gemkit whose parts are used.
+def versions_of(parts: Iterable[Part], registry: Registry) -> dict[str, str]:
+    """Return the version of every distribution other than gemkit that parts come from.
 
-    A plugin file has no version; its contents' hash stands for one.
+    A class that no installed plugin brought has no version; the hash of the file that defines it
+    stands for one. Where there is no file either, as in a notebook, its version is 'unknown'.
     """
-    used: Iterable[tuple[str, Part]] = [
-        *((KIND_OF_ROLE[role], part) for role, part in recipe.parts().items()),
-        ("models", model),
-        ("datasets", dataset),
-    ]
-    hashes = {f"file {file}": (file.name, _sha256(file)) for file in files}
+    brought = {
+        entry.thing: entry.distribution
+        for entries in registry.parts.values()
+        for entry in entries.values()
+        if not entry.distribution.startswith("file ")
+    }
     versions = {}
-    for kind, part in used:
-        entry = registry.part(kind, part.name)
-        if entry.plugin not in BUILT_IN:
-            split = entry.distribution.rpartition(" ")
-            name, number = hashes.get(entry.distribution, (split[0], split[2]))
+    for cls in map(type, parts):
+        if cls.__module__.partition(".")[0] != "gemkit":
+            name, number = _split(brought[cls]) if cls in brought else _file_of(cls)
             versions[name] = number
     return versions
 
 
-def _sha256(file: Path) -> str:
-    return f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"
+def _split(distribution: str) -> tuple[str, str]:
+    """Take a distribution's version off its name."""
+    name, _, number = distribution.rpartition(" ")
+    return name, number
+
+
+def _file_of(cls: type[Part]) -> tuple[str, str]:
+    """Name the file that defines a class, and hash its contents."""
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    if file is None or not Path(file).is_file():
+        return cls.__module__, UNKNOWN
+    return Path(file).name, f"sha256:{hashlib.sha256(Path(file).read_bytes()).hexdigest()}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from gemkit import ticket_file
 from gemkit.errors import TicketError
+from gemkit.plan import Plan
 from gemkit.tensors import Tensors, kept, total
 from gemkit.ticket_file import DTYPES, REPLACE_IT, Content, explain, some
 from gemkit.ticket_fit import effective, misfits
@@ -53,6 +54,9 @@ class TicketInfo(BaseModel):
     epochs: int = Field(ge=0, description="how many epochs the search trained")
     stage: Literal["found", "finetuned"] = Field(
         description="'found' by a search, or taken from a network that was 'finetuned' since"
+    )
+    plan: Plan | None = Field(
+        default=None, description="how the search trained, with every default written out"
     )
     versions: dict[str, str] = Field(description="versions of gemkit, torch and every plugin used")
     history: list[FreezeRecord] = Field(description="every freeze of the search, in order")
@@ -144,6 +148,10 @@ class Ticket:
             f"{self.prunable:,} weights (density {self.density:.4g}, target "
             f"{self.info.density_target:g}), {self.info.stage}, seed {self.info.seed}"
         )
+
+    def with_info(self, **facts: object) -> Ticket:
+        """Return the same ticket with other facts about where it comes from."""
+        return replace(self, info=self.info.model_copy(update=facts))
 
     def digest(self) -> str:
         """Return the SHA-256 of everything in the ticket, the one its file carries."""

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import os
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, cast
@@ -23,8 +24,12 @@ from gemkit.probe import Batch, in_mode
 _PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed", "64": "32-true"}
 
 
-def make_fabric(runtime: Runtime) -> Fabric:
-    """Open the device the user asked for, or say that it is not there."""
+def make_fabric(runtime: Runtime, *, start_processes: bool = False) -> Fabric:
+    """Open the device the user asked for, or say that it is not there.
+
+    Several devices need a process each. Starting them runs the program again from its beginning,
+    which a library must not do unasked; processes that somebody else has started are joined.
+    """
     available = {
         "cuda": torch.cuda.is_available(),
         "mps": torch.backends.mps.is_available(),
@@ -33,11 +38,19 @@ def make_fabric(runtime: Runtime) -> Fabric:
         raise TrainingError(
             f"device '{runtime.device}' is not available here; use --device auto or --device cpu"
         )
-    return Fabric(
+    if runtime.devices > 1 and not start_processes and "LOCAL_RANK" not in os.environ:
+        raise TrainingError(
+            f"{runtime.devices} devices need as many processes: start your script with `torchrun "
+            f"--nproc-per-node {runtime.devices} SCRIPT`, or use `gemkit run --devices "
+            f"{runtime.devices}`, or pass a Fabric that you have launched as fabric="
+        )
+    fabric = Fabric(
         accelerator=runtime.device,
         devices=runtime.devices,
         precision=_PRECISIONS[runtime.precision],
     )
+    fabric.launch()
+    return fabric
 
 
 def place(model: nn.Module, fabric: Fabric, runtime: Runtime) -> nn.Module:

@@ -1,15 +1,19 @@
 """The Python API: importance on your own model, selection, and search by name."""
 
 import copy
+import hashlib
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from cli_runs import PLUGIN
 from tiny import CPU, tiny_data, tiny_net
 
 import gemkit
 from gemkit import MeasuredScores, importance, load_plugins, prunable_names, search, select
 from gemkit.errors import ImportanceError, OptionError, UnknownNameError
+from gemkit.provenance import versions_of
 from gemkit.tensors import budget, kept, total
 
 SCORES = sorted(load_plugins().parts["scores"])
@@ -199,6 +203,33 @@ def test_mistakes_in_python_get_the_same_clear_errors():
         select(importance("magnitude", model, []), 0.5, alive={})
     with pytest.raises(UnknownNameError, match="gem_miner"):
         search("gem_minr", model, tiny_data(), runtime=CPU)
+
+
+def test_a_ticket_records_the_plan_and_what_brought_its_parts(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(PLUGIN)
+    own = load_plugins(files=[file], only=[]).recipe("steady")
+    found = search(own, tiny_net(), tiny_data(), density=0.5, runtime=CPU, epochs=2)
+    digest = f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"
+    assert found.info.versions["mine.py"] == digest
+    assert set(found.info.versions) == {"gemkit", "torch", "mine.py"}
+    assert found.info.plan.epochs == found.info.epochs == 0, "a one-shot pruner does not train"
+
+    learned = search("gem_miner", tiny_net(), tiny_data(), density=0.5, runtime=CPU, epochs=4)
+    assert set(learned.info.versions) == {"gemkit", "torch"}
+    plan = learned.info.plan
+    assert (plan.epochs, plan.lr, plan.weight_decay) == (4, 2.0, 0.0), "with what was left open"
+
+
+def test_a_part_written_on_the_spot_is_recorded_too(monkeypatch):
+    recipe = load_plugins(only=[]).recipe("magnitude")
+    recipe = recipe.model_copy(update={"scores": TrainModeSaliency()})
+    registry = load_plugins(only=[])
+    here = Path(__file__)
+    digest = hashlib.sha256(here.read_bytes()).hexdigest()
+    assert versions_of(recipe.parts().values(), registry) == {here.name: f"sha256:{digest}"}
+    monkeypatch.setattr(TrainModeSaliency, "__module__", "notebook")
+    assert versions_of(recipe.parts().values(), registry) == {"notebook": "unknown"}
 
 
 def test_every_public_name_can_be_imported_and_is_listed():

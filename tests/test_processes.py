@@ -1,12 +1,18 @@
 """Several processes share every batch and agree on every bit of the ticket."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from lightning_fabric import Fabric
 from tiny import CPU, PLAN, tiny_data, tiny_net
 
-from gemkit import Data, load_plugins
+import gemkit
+from gemkit import Data, Runtime, load_plugins
 from gemkit.engine import search
+from gemkit.errors import TrainingError
 from gemkit.training import endless
 
 
@@ -38,6 +44,48 @@ def test_two_processes_find_the_same_ticket(pruner):
     assert world == 2
     assert masks[0] == masks[1]
     assert 0 < sum(masks[0]) < len(masks[0])
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import torch
+from tiny import tiny_data, tiny_net
+from gemkit import Runtime, evaluate, finetune, search
+
+runtime, data = Runtime(device="cpu", devices=2), tiny_data()
+found = search("random", tiny_net(), data, density=0.5, runtime=runtime)
+tuned = finetune(found, tiny_net(), data, epochs=1, runtime=runtime)
+evaluate(tuned, tiny_net(), data, runtime=runtime)
+print("world", torch.distributed.get_world_size(), tuned.digest(), flush=True)
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_a_script_under_torchrun_joins_the_processes_that_are_there(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [sys.executable, *launch, str(script), str(Path(__file__).parent)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("world 2")]
+    assert len(lines) == 2
+    assert len(set(lines)) == 1
+
+
+@pytest.mark.parametrize("call", ["search", "finetune", "evaluate"])
+def test_several_devices_from_python_say_what_to_do(call, monkeypatch):
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    model, data, several = tiny_net(), tiny_data(), Runtime(device="cpu", devices=2)
+    ticket = gemkit.search("random", model, data, density=0.5, runtime=CPU)
+    arguments = ("random",) if call == "search" else (ticket,)
+    with pytest.raises(TrainingError, match=r"torchrun --nproc-per-node 2.*--devices 2.*fabric="):
+        getattr(gemkit, call)(*arguments, model, data, runtime=several)
 
 
 class Rank:

@@ -20,6 +20,7 @@ from torch import nn
 
 from gemkit import ticket_file
 from gemkit.errors import TicketError
+from gemkit.plan import Plan
 from gemkit.tensors import generator, prunable_names
 from gemkit.ticket import FreezeRecord, Ticket, TicketInfo
 from gemkit.ticket_file import DTYPES, pack, unpack
@@ -35,6 +36,7 @@ INFO = TicketInfo(
     density_target=0.3,
     seed=7,
     epochs=2,
+    plan=Plan(epochs=2, lr=0.3, weight_decay=0.0),
     stage="found",
     versions={"gemkit": "0.1.0", "torch": "2.15.0"},
     history=[FreezeRecord(step=0, target=1.0, alive=300, kept=150)],
@@ -184,6 +186,8 @@ def test_a_ticket_needs_a_mask_with_entries(shape):
         {"recipe": {"deep": [{"er": float("inf")}]}},
         {"recipe": {"alien": object()}},
         {"shape": (3, 8)},
+        {"plan": {"epochs": -1}},
+        {"plan": {"momentums": 0.9}},
         {"unknown": 1},
     ],
 )

@@ -5,7 +5,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,8 +39,7 @@ class Bench:
 
     def label(self, ticket: Ticket, versions: Mapping[str, str]) -> Ticket:
         """Write into a ticket which network and data it belongs to, and which plugins made it."""
-        update = {**self.origin, "versions": {**ticket.info.versions, **versions}}
-        return replace(ticket, info=ticket.info.model_copy(update=update))
+        return ticket.with_info(**self.origin, versions={**ticket.info.versions, **versions})
 
     def measure(self, ticket: Ticket, split: Split = "test") -> float:
         """Return the accuracy of a ticket on one split."""
@@ -67,9 +66,7 @@ class Bench:
 
 def open_fabric(runtime: Runtime) -> Fabric:
     """Open the machine; with several devices, this starts the processes that share the work."""
-    fabric = make_fabric(runtime)
-    fabric.launch()
-    return fabric
+    return make_fabric(runtime, start_processes=True)
 
 
 def set_up(

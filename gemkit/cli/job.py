@@ -13,13 +13,13 @@ import torch
 
 from gemkit.cli.choices import dataset_part, make_plans, make_recipe, model_part, validated
 from gemkit.cli.fields import sort_fields
-from gemkit.cli.provenance import versions_of_plugins
 from gemkit.collapse import CollapsePolicy
 from gemkit.compose import check_fit, needs_training
 from gemkit.data.source import Data
 from gemkit.engine import finetune_plan, search_plan
 from gemkit.parts import DatasetPart, ModelPart, Part
 from gemkit.plan import Plan, Runtime
+from gemkit.provenance import versions_of
 from gemkit.recipe import ROLES, Recipe, part_data
 from gemkit.registry import Registry
 
@@ -93,7 +93,6 @@ def resolve(
     machine: Mapping[str, Any],
     seed: int,
     on_collapse: CollapsePolicy,
-    plugins: Sequence[Path],
 ) -> Job:
     """Turn the options of `gemkit run` into a job; anything wrong with one of them is an error."""
     own = sort_fields(fields, KINDS)
@@ -111,7 +110,7 @@ def resolve(
         seed=seed,
         runtime=validated(Runtime, machine, "machine"),
         on_collapse=on_collapse,
-        plugins=versions_of_plugins(registry, recipe, model, dataset, plugins),
+        plugins=versions_of([*recipe.parts().values(), model, dataset], registry),
     )
     epochs = search.epochs if needs_training(recipe) else 0
     check_fit(recipe, epochs=epochs, density=job.density)

@@ -37,7 +37,7 @@ def start(
 ) -> Answer:
     """Resolve what was asked for, check it, and only then load data, make files and compute."""
     registry = load_plugins(files=plugins)
-    job = resolve(registry, world=world, training=training, plugins=plugins, **choices)
+    job = resolve(registry, world=world, training=training, **choices)
     listeners = [_observer(registry, name) for name in observers]
     if out is not None:
         rundir.check_free(out)
