@@ -12,15 +12,16 @@ import json
 import statistics
 import time
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.progress import track
 
+from benchmarks.host import host
 from gemkit import Plan, Runtime, evaluate, finetune, load_plugins, search
 from gemkit.data.embedded import Digits
+from gemkit.engine import finetune_plan
 from gemkit.models.small import Conv4
 
 RESULTS = Path(__file__).parent / "results" / "digits.jsonl"
@@ -51,7 +52,9 @@ def measure(run: dict[str, Any]) -> dict[str, Any]:
         runtime=runtime,
     )
     before = evaluate(ticket, model, data, runtime=runtime)
-    trained = finetune(ticket, model, data, epochs=run["epochs"], runtime=runtime)
+    plan = finetune_plan(Plan(epochs=run["epochs"]))
+    trained = finetune(ticket, model, data, plan=plan, runtime=runtime)
+    assert ticket.info.plan is not None
     return run | {
         "kept": ticket.kept,
         "prunable": ticket.prunable,
@@ -59,7 +62,10 @@ def measure(run: dict[str, Any]) -> dict[str, Any]:
         "after": evaluate(trained, model, data, runtime=runtime),
         "seconds": round(time.perf_counter() - began, 1),
         "recipe": ticket.info.recipe,
-        "versions": {"gemkit": version("gemkit"), "torch": torch.__version__},
+        "plan": ticket.info.plan.model_dump(mode="json"),
+        "finetune_plan": plan.model_dump(mode="json"),
+        "versions": ticket.info.versions,
+        "host": host(),
     }
 
 
