@@ -51,6 +51,33 @@ def misfits(recipe: Recipe, *, epochs: int, density: float) -> Iterator[str]:
             f"everything; use finalize 'rounded'"
         )
     try:
-        recipe.schedule.freezes(density, epochs, 1)
+        first, _ = recipe.schedule.freezes(density, recipe.schedule.round_epochs or epochs, 1)[0]
     except FitError as error:
         yield str(error)
+    else:
+        yield from _rewind_misfits(recipe, first)
+
+
+def _rewind_misfits(recipe: Recipe, first: int) -> Iterator[str]:
+    """Yield what keeps a search from rewinding as it should, if it first freezes at this epoch."""
+    scores, schedule, rewind = recipe.scores, recipe.schedule, recipe.rewind
+    if rewind.happens and isinstance(scores, LearnedScores):
+        yield (
+            f"rewind is for weights that are trained, but '{scores.name}' scores are learned while "
+            f"weights stand still; leave rewind out"
+        )
+    if schedule.needs_clock_rewound and rewind.clock is None:
+        yield (
+            f"schedule '{schedule.name}' trains another round after every freeze, which begins "
+            f"where the clock is set back to; set rewind.clock, or use another schedule"
+        )
+    if rewind.weights is not None and rewind.weights > first:
+        yield (
+            f"rewind.weights = {rewind.weights:g} epochs is later than the first freeze of "
+            f"schedule '{schedule.name}', after {first} epochs; go back further, or train longer"
+        )
+    if rewind.clock is not None and rewind.clock > 0 and rewind.clock >= first:
+        yield (
+            f"rewind.clock = {rewind.clock:g} epochs leaves nothing to train before the freeze of "
+            f"schedule '{schedule.name}' after {first} epochs; go back further, or train longer"
+        )

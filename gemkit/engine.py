@@ -1,8 +1,7 @@
 """The one loop: every pruner is a recipe that `search` follows."""
 
 import copy
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Literal
@@ -19,9 +18,10 @@ from gemkit.events import Noted
 from gemkit.freezing import Freezer
 from gemkit.masking import MaskedNet, ScoredNet
 from gemkit.parts import LearnedScores
-from gemkit.phase import Listener, Phase, seeded
+from gemkit.phase import Listener, Phase, Training, seeded
 from gemkit.plan import Plan, Runtime
 from gemkit.recipe import Recipe
+from gemkit.rewinding import Rewinder, laps
 from gemkit.tensors import (
     Tensors,
     budget,
@@ -54,10 +54,13 @@ def search(
     on_collapse: CollapsePolicy = "error",
     observers: Sequence[Listener] = (),
     fabric: Fabric | None = None,
+    on_ticket: Callable[[Ticket], None] | None = None,
 ) -> Ticket:
     """Find a ticket of `density` in a copy of `model`, following the recipe.
 
-    One-shot recipes take no training step; the model itself is left as it was.
+    One-shot recipes take no training step; the model itself is left as it was. Where weights are
+    trained between freezes, `on_ticket` is called after every freeze, the last one included, with
+    the ticket of that density.
     """
     phase = Phase("search", data, seed, runtime or Runtime(), observers, fabric)
     plan = search_plan(recipe, plan or Plan(), data)
@@ -68,33 +71,24 @@ def search(
         _refuse_empty(target, net)
         trainer = Trainer(net, plan, phase.fabric, phase.runtime)
         freezer = Freezer(recipe, trainer, phase, on_collapse)
-        freezes = deque(recipe.schedule.freezes(target, plan.epochs, phase.steps_per_epoch(plan)))
-        if isinstance(net, ScoredNet) and freezes[-1].step == plan.epochs * phase.steps_per_epoch(
-            plan
-        ):
+        per_epoch = phase.steps_per_epoch(plan)
+        freezes = recipe.schedule.freezes(target, plan.epochs, per_epoch)
+        ways = laps(recipe.rewind, freezes, plan.epochs * per_epoch, per_epoch)
+        if isinstance(net, ScoredNet) and not ways[-1]:
             phase.tell(Noted(_NO_TIME_LEFT))
-        step = 0
-        for step in phase.train(trainer):
-            while freezes and freezes[0].step == step:
-                freezer.freeze(step, freezes.popleft().density)
-        mask = freezer.final_mask(step, target)
-    info = TicketInfo(
-        pruner=recipe.pruner,
-        recipe=recipe.to_data(),
-        model=None,
-        dataset=None,
-        shape=data.shape,
-        classes=data.classes,
-        density_target=target,
-        seed=seed,
-        epochs=plan.epochs,
-        plan=plan,
-        stage="found",
-        versions={"gemkit": version("gemkit"), "torch": torch.__version__},
-        history=freezer.history,
-        alive=kept(net.alive),
-    )
-    return Ticket(mask=_on_cpu(mask), state=_state(net, net.weights), info=info)
+        training = Training(phase, trainer, ways)
+        rewinder = Rewinder(recipe.rewind, training)
+        rewinder.remember()
+        for step, aim in freezes:
+            training.until(step)
+            freezer.freeze(training.steps, aim)
+            rewinder.go_back()
+            if on_ticket and recipe.schedule.trains and not isinstance(net, ScoredNet):
+                on_ticket(_ticket(recipe, training, freezer, net.mask, aim))
+        if ways[-1]:
+            training.until(ways[-1].stop)
+        mask = freezer.final_mask(training.steps, target)
+    return _ticket(recipe, training, freezer, mask, target)
 
 
 def finetune(
@@ -120,8 +114,8 @@ def finetune(
         own = ticket.apply(copy.deepcopy(model))
         net = MaskedNet(place(own, phase.fabric, phase.runtime), list(ticket.mask))
         net.freeze_({name: mask.to(phase.fabric.device) for name, mask in ticket.mask.items()}, {})
-        for _ in phase.train(Trainer(net, plan, phase.fabric, phase.runtime)):
-            pass
+        whole = range(plan.epochs * phase.steps_per_epoch(plan))
+        Training(phase, Trainer(net, plan, phase.fabric, phase.runtime), [whole]).until(whole.stop)
     weights = {
         name: torch.where(mask, net.effective[name].cpu(), ticket.state[name])
         for name, mask in ticket.mask.items()
@@ -150,9 +144,11 @@ def evaluate(
 
 
 def search_plan(recipe: Recipe, plan: Plan, data: Data) -> Plan:
-    """Decide what the plan leaves open: no epochs for one-shot recipes, and the learning rate."""
-    if not needs_training(recipe):
-        plan = plan.model_copy(update={"epochs": 0})
+    """Decide what the plan leaves open: the learning rate, and how long the clock runs at a time.
+
+    One-shot recipes do not train at all, and a schedule may set the length of its rounds.
+    """
+    plan = plan.lasting(recipe.schedule.round_epochs if needs_training(recipe) else 0)
     if not isinstance(recipe.scores, LearnedScores):
         return finetune_plan(plan)
     lr = recipe.scores.default_lr(plan.epochs * data.train.steps(plan.batch_size))
@@ -188,6 +184,30 @@ def _prepare(recipe: Recipe, model: nn.Module, phase: Phase) -> MaskedNet:
     if isinstance(recipe.scores, LearnedScores):
         return ScoredNet(own, names, recipe, generator(phase.seed, "scores"))
     return MaskedNet(own, names)
+
+
+def _ticket(
+    recipe: Recipe, training: Training, freezer: Freezer, mask: Tensors, density: float
+) -> Ticket:
+    """Take the ticket out of a search as it stands."""
+    net, phase = training.trainer.net, training.phase
+    info = TicketInfo(
+        pruner=recipe.pruner,
+        recipe=recipe.to_data(),
+        model=None,
+        dataset=None,
+        shape=phase.data.shape,
+        classes=phase.data.classes,
+        density_target=density,
+        seed=phase.seed,
+        epochs=round(training.steps / training.steps_per_epoch),
+        plan=training.trainer.plan,
+        stage="found",
+        versions={"gemkit": version("gemkit"), "torch": torch.__version__},
+        history=list(freezer.history),
+        alive=kept(net.alive),
+    )
+    return Ticket(mask=_on_cpu(mask), state=_state(net, net.weights), info=info)
 
 
 def _state(net: MaskedNet, weights: Tensors) -> Tensors:

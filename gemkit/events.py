@@ -8,11 +8,11 @@ Phase = Literal["search", "finetune"]
 
 @dataclass(frozen=True)
 class PhaseStarted:
-    """A phase is about to train for `epochs` epochs of `steps_per_epoch` steps."""
+    """A phase is about to take this many steps and to end this many epochs, all rounds together."""
 
     phase: Phase
     epochs: int
-    steps_per_epoch: int
+    steps: int
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,10 @@ class StepEnded:
 
 @dataclass(frozen=True)
 class EpochEnded:
-    """One epoch is done: training loss, validation accuracy and the density of the mask in use."""
+    """One epoch is done: training loss, validation accuracy and the density of the mask in use.
+
+    `epoch` counts from 1 within the phase, whatever the clock of a rewound training shows.
+    """
 
     phase: Phase
     epoch: int

@@ -76,6 +76,19 @@ class MaskedNet:
         for name, weight in self.weights.items():
             self.parameters[name].copy_(weight * mask[name])
 
+    def snapshot(self) -> Tensors:
+        """Copy everything the model holds, parameters and buffers, a tied one under each name."""
+        return {name: tensor.clone() for name, tensor in self._held().items()}
+
+    @torch.no_grad()
+    def rewind_(self, snapshot: Tensors) -> None:
+        """Go back to a snapshot from before any weight was pruned, under the mask of today."""
+        for name, tensor in self._held().items():
+            tensor.copy_(snapshot[name])
+        self._before_pruning = {name: snapshot[name].clone() for name in self.parameters}
+        for name, parameter in self.parameters.items():
+            parameter.mul_(self.alive[name])
+
     @torch.no_grad()
     def before_step(self) -> None:
         """Zero the gradients of pruned weights."""
@@ -84,6 +97,12 @@ class MaskedNet:
 
     def after_step(self) -> None:
         """Nothing moved that should not have."""
+
+    def _held(self) -> Tensors:
+        """Return all parameters and buffers themselves."""
+        parameters = self.model.named_parameters(remove_duplicate=False)
+        buffers = self.model.named_buffers(remove_duplicate=False)
+        return {name: tensor.detach() for name, tensor in (*parameters, *buffers)}
 
     def clear_state(self, optimizer: torch.optim.Optimizer) -> None:
         """Zero the optimizer's memory of pruned weights."""

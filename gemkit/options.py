@@ -20,15 +20,24 @@ Model = TypeVar("Model", bound=BaseModel)
 def part_from(
     cls: type[Part], fields: Mapping[str, Any], label: str
 ) -> tuple[Part | None, list[str]]:
-    """Build a part from plain data; where that fails, return None and what is wrong.
+    """Build a part from plain data; where that fails, return None and what is wrong."""
+    return from_data(cls, fields, label=label, title=f"{label} '{cls.name}'")
+
+
+def from_data(
+    cls: type[Model],
+    data: object,
+    *,
+    label: str,
+    title: str,
+) -> tuple[Model | None, list[str]]:
+    """Build any model from plain data.
 
     The data takes the way over JSON text, where strict fields still take a list for a tuple (TOML
     and JSON have no tuples) but never a float or a string for an integer.
     """
-    text = json.dumps(fields, default=str)
-    return attempt(
-        lambda: cls.model_validate_json(text), cls, label=label, title=f"{label} '{cls.name}'"
-    )
+    text = json.dumps(data, default=str)
+    return attempt(lambda: cls.model_validate_json(text), cls, label=label, title=title)
 
 
 def attempt(

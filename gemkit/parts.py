@@ -140,7 +140,7 @@ class Allocation(Part):
 
 
 class Freeze(NamedTuple):
-    """From this optimizer step on, at most this density."""
+    """When the clock shows this optimizer step, the density falls to this one."""
 
     step: int
     density: float
@@ -148,6 +148,14 @@ class Freeze(NamedTuple):
 
 class FreezeSchedule(Part):
     """When the density falls, and how far each time."""
+
+    needs_clock_rewound: ClassVar[bool] = False
+    """Whether its freezes wait for the same moment, which comes again when the clock goes back."""
+
+    @property
+    def round_epochs(self) -> int | None:
+        """How long one run of the clock takes, where the schedule and not the plan decides."""
+        return None
 
     @property
     @abstractmethod

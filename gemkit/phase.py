@@ -18,7 +18,7 @@ Listener = Callable[[Event], None]
 
 
 class Phase:
-    """Trains a network as planned and tells its observers what happens."""
+    """Where a network is trained, on which data, from which seed, and who is told."""
 
     def __init__(
         self,
@@ -41,40 +41,65 @@ class Phase:
         for observer in self.observers:
             observer(event)
 
-    def train(self, trainer: Trainer) -> Iterator[int]:
-        """Train as planned, yielding the step count before every step and after the last.
-
-        The caller acts between steps; that is where freezes happen.
-        """
-        plan, per_epoch = trainer.plan, self.steps_per_epoch(trainer.plan)
-        batches = endless(self.data.train, plan.batch_size, seed=self.seed, fabric=self.fabric)
-        self.tell(PhaseStarted(self.name, plan.epochs, per_epoch))
-        trainer.module.train()
-        began = time.perf_counter()
-        for step in range(plan.epochs * per_epoch):
-            yield step
-            trainer.step(next(batches), lr := plan.lr_at(step, per_epoch))
-            self.tell(StepEnded(self.name, step + 1))
-            if (step + 1) % per_epoch == 0:
-                self._end_epoch(trainer, (step + 1) // per_epoch, lr, began)
-        yield plan.epochs * per_epoch
-
     def steps_per_epoch(self, plan: Plan) -> int:
         """Count the optimizer steps of one epoch."""
         return self.data.train.steps(plan.batch_size)
 
-    def _end_epoch(self, trainer: Trainer, epoch: int, lr: float, began: float) -> None:
+
+class Training:
+    """Trains a network against a clock that its owner may set back.
+
+    The clock alone decides the learning rate and the batch of a step. `steps` counts every step
+    ever taken, and never goes back.
+    """
+
+    def __init__(self, phase: Phase, trainer: Trainer, laps: Sequence[range]) -> None:
+        self.phase = phase
+        self.trainer = trainer
+        self.steps = 0
+        self.steps_per_epoch = phase.steps_per_epoch(trainer.plan)
+        self._epochs = 0
+        self.set_clock(0)
+        ends = (
+            lap.stop // self.steps_per_epoch - lap.start // self.steps_per_epoch for lap in laps
+        )
+        phase.tell(PhaseStarted(phase.name, epochs=sum(ends), steps=sum(map(len, laps))))
+        trainer.module.train()
+        self._began = time.perf_counter()
+
+    def set_clock(self, step: int) -> None:
+        """Go on, from the next step, as a training does that has taken so many steps."""
+        self.clock = step
+        plan, phase = self.trainer.plan, self.phase
+        self._batches = endless(
+            phase.data.train, plan.batch_size, seed=phase.seed, fabric=phase.fabric, start=step
+        )
+
+    def until(self, step: int) -> None:
+        """Train until the clock shows this step."""
+        while self.clock < step:
+            lr = self.trainer.plan.lr_at(self.clock, self.steps_per_epoch)
+            self.trainer.step(next(self._batches), lr)
+            self.clock += 1
+            self.steps += 1
+            self.phase.tell(StepEnded(self.phase.name, self.steps))
+            if self.clock % self.steps_per_epoch == 0:
+                self._end_epoch(lr)
+
+    def _end_epoch(self, lr: float) -> None:
         """Measure and tell how the epoch went: the only moment that waits for the device."""
+        self._epochs += 1
+        trainer, phase, data = self.trainer, self.phase, self.phase.data
         event = EpochEnded(
-            phase=self.name,
-            epoch=epoch,
+            phase=phase.name,
+            epoch=self._epochs,
             loss=trainer.mean_loss(),
-            accuracy=accuracy(trainer.module, self.data.validation, self.fabric, self.data.classes),
+            accuracy=accuracy(trainer.module, data.validation, phase.fabric, data.classes),
             density=density_of(trainer.net.mask),
             lr=lr,
-            seconds=time.perf_counter() - began,
+            seconds=time.perf_counter() - self._began,
         )
-        self.tell(event)
+        phase.tell(event)
 
 
 @contextmanager

@@ -33,6 +33,7 @@ BUILT_IN = (
     "gemkit.methods.gem_miner",
     "gemkit.methods.edge_popup",
     "gemkit.methods.baselines",
+    "gemkit.methods.imp",
     "gemkit.models.small",
     "gemkit.models.cifar_resnet",
     "gemkit.data.embedded",

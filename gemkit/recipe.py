@@ -18,6 +18,32 @@ from gemkit.parts import (
 PART_NAME = r"[a-z][a-z0-9_]*"
 
 
+class Rewind(BaseModel):
+    """How far a search goes back after every freeze, counted in epochs of its first round.
+
+    What is left out is not rewound: iterative magnitude pruning sets both fields to the same
+    moment, learning-rate rewinding sets the clock alone, gradual pruning sets neither.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    weights: float | None = Field(
+        default=None,
+        ge=0,
+        description="parameters and buffers return to what they were after these epochs",
+    )
+    clock: float | None = Field(
+        default=None,
+        ge=0,
+        description="learning rate and order of the data go on as they did after these epochs",
+    )
+
+    @property
+    def happens(self) -> bool:
+        """Whether anything is rewound."""
+        return self != Rewind()
+
+
 class Recipe(BaseModel):
     """A named choice of parts: everything that makes one pruner different from another."""
 
@@ -31,6 +57,9 @@ class Recipe(BaseModel):
     schedule: FreezeSchedule
     regularizer: Regularizer
     init: Initializer
+    rewind: Rewind = Field(
+        default=Rewind(), description="how far weights and clock go back after every freeze"
+    )
     finalize: Literal["rounded", "alive"] = Field(
         default="rounded",
         description="which mask is the ticket: 'rounded' (what the search evaluated) or 'alive' "
@@ -50,6 +79,8 @@ class Recipe(BaseModel):
     def to_data(self) -> dict[str, Any]:
         """Return plain data, ready for TOML or JSON, every default written out."""
         data = self.model_dump(exclude=set(ROLES), exclude_none=True)
+        if not self.rewind.happens:
+            del data["rewind"]
         for role, part in self.parts().items():
             data[role] = part_data(part)
         return data

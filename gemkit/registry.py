@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from gemkit.errors import GemkitError, OptionError, PluginError, UnknownNameError, did_you_mean
-from gemkit.options import argument_field, attempt, part_from, report
+from gemkit.options import argument_field, attempt, from_data, part_from, report
 from gemkit.parts import (
     Allocation,
     DatasetPart,
@@ -20,7 +20,7 @@ from gemkit.parts import (
     SanityCheck,
     Scores,
 )
-from gemkit.recipe import ROLES, Recipe
+from gemkit.recipe import ROLES, Recipe, Rewind
 
 RecipeData = Mapping[str, Any]
 PartSpec = str | Mapping[str, Any]
@@ -136,8 +136,8 @@ class Registry:
 
         `parts` puts another part into a role: `{"rounding": "bernoulli"}`. It starts from its own
         defaults, unless it is the part that was there already. `options` then sets single fields,
-        as `{"regularizer.weight": 1e-3}`, and fields of the recipe itself, as
-        `{"finalize": "alive"}`.
+        as `{"regularizer.weight": 1e-3}` or `{"rewind.weights": 2.5}`, and fields of the recipe
+        itself, as `{"finalize": "alive"}`.
         """
         if isinstance(pruner, str):
             data = {"pruner": pruner, **self.pruner(pruner).thing}
@@ -197,7 +197,7 @@ class Registry:
 def _set_options_(
     data: dict[str, Any], choices: Mapping[str, _Choice], options: Mapping[str, Any]
 ) -> None:
-    """Write `role.field` into the role's fields, and everything else into the recipe's own."""
+    """Write `role.field` and `rewind.field` in their places, the rest into the recipe's own."""
     for key, value in options.items():
         role, dot, name = key.partition(".")
         if key in ROLES:
@@ -207,6 +207,8 @@ def _set_options_(
             )
         if dot and role in choices:
             choices[role].fields[name] = value
+        elif dot and role == "rewind" and isinstance(data.get(role, {}), Mapping):
+            data[role] = {**data.get(role, {}), name: value}
         else:
             data[key] = value
 
@@ -217,12 +219,14 @@ def _assemble(title: str, data: RecipeData, choices: Mapping[str, _Choice]) -> R
     for role, choice in choices.items():
         parts[role], found = part_from(choice.part, choice.fields, role)
         problems += found
+    rewind, found = from_data(Rewind, data.get("rewind", {}), label="rewind", title="rewind")
+    problems += found
     recipe, found = attempt(
-        lambda: Recipe.model_validate({**data, **parts}),
+        lambda: Recipe.model_validate({**data, **parts, "rewind": rewind}),
         Recipe,
         label="",
         title=title,
-        ignore=ROLES,
+        ignore=(*ROLES, "rewind"),
     )
     problems += found
     if recipe is None or problems:

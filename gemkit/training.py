@@ -144,19 +144,23 @@ def make_optimizer(plan: Plan, parameters: list[nn.Parameter]) -> torch.optim.Op
     )
 
 
-def endless(source: Source, size: int, *, seed: int, fabric: Fabric) -> Iterator[Batch]:
+def endless(
+    source: Source, size: int, *, seed: int, fabric: Fabric, start: int = 0
+) -> Iterator[Batch]:
     """Yield augmented training batches for ever, each epoch in an order of its own.
 
+    The first one is what comes after `start` batches, as if those had been drawn.
     Of several processes, each gets its share of every batch. A last batch too small to give every
     process two images, which batch statistics need, is left out.
     """
     world = fabric.world_size
     whole = max(1, source.steps(size) - (0 < len(source) % size < 2 * world))
-    for epoch in itertools.count():
+    first, passed = divmod(start, whole)
+    for epoch in itertools.count(first):
         shares = source.batches(
             size, seed=seed, epoch=epoch, augment=True, rank=fabric.global_rank, world=world
         )
-        yield from itertools.islice(shares, whole)
+        yield from itertools.islice(shares, passed if epoch == first else 0, whole)
 
 
 @torch.no_grad()

@@ -21,7 +21,7 @@ ROWS = [
     ["collapse", "parts"],
     ["recipe", "masking", "plan"],
     ["compose", "training", "ticket", "ticket_file", "ticket_fit"],
-    ["phase", "freezing"],
+    ["phase", "freezing", "rewinding"],
     ["engine"],
     ["hookspecs"],
     ["checks", "builtin", "methods", "models", "data"],

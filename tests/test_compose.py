@@ -12,7 +12,7 @@ from gemkit.recipe import ROLES
 from gemkit.registry import KIND_OF_ROLE
 
 REGISTRY = load_plugins()
-BASES = ["gem_miner", "edge_popup", "magnitude"]
+BASES = ["gem_miner", "edge_popup", "magnitude", "imp_long_cold"]
 PLAN = Plan(epochs=3, batch_size=16, lr=0.1)
 
 
@@ -24,7 +24,8 @@ def every_pair():
             for part in REGISTRY.parts[KIND_OF_ROLE[one]]:
                 for partner in REGISTRY.parts[KIND_OF_ROLE[other]]:
                     recipe = REGISTRY.recipe(base, parts={one: part, other: partner})
-                    key = tuple(chosen.name for chosen in recipe.parts().values())
+                    names = [chosen.name for chosen in recipe.parts().values()]
+                    key = (*names, *(["rewound"] if recipe.rewind.happens else []))
                     seen.setdefault(key, recipe)
     return seen
 
@@ -84,9 +85,23 @@ def test_all_misfits_are_told_at_once():
         ("edge_popup", {}, {"finalize": "alive"}, 3, "never freezes a weight"),
         ("magnitude", {"rounding": "topk"}, {}, 0, "rounding must be 'open'"),
         ("magnitude", {"schedule": "linear"}, {}, 0, "schedule.rounds"),
+        ("magnitude", {"schedule": "iterative"}, {}, 3, "set rewind.clock"),
+        ("gem_miner", {}, {"rewind.clock": 0}, 3, "leave rewind out"),
+        ("imp_long_cold", {}, {}, 0, "at least one epoch"),
+        ("imp_long_cold", {}, {"rewind.clock": 3}, 3, "leaves nothing to train"),
+        ("imp_long_cold", {}, {"rewind.weights": 3.5}, 3, "rewind.weights = 3.5 epochs is later"),
+        ("imp_short_warm", {}, {"rewind.clock": 5.5}, 30, "after 5 epochs"),
+        ("magnitude", {}, {"rewind.clock": 1}, 0, "leaves nothing to train"),
     ],
 )
 def test_each_misfit_has_its_own_sentence(base, parts, options, epochs, words):
     recipe = REGISTRY.recipe(base, parts=parts, options=options)
     [sentence] = misfits(recipe, epochs=epochs, density=0.5)
     assert words in sentence
+
+
+@pytest.mark.parametrize("options", [{"rewind.clock": 2.9}, {"rewind.weights": 3}])
+def test_rewinding_to_the_last_possible_moment_runs(options):
+    recipe = REGISTRY.recipe("imp_long_cold", options=options)
+    ticket = search(recipe, tiny_net(), tiny_data(), density=0.5, plan=PLAN, runtime=CPU)
+    assert ticket.kept == 171

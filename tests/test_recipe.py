@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import field_values
 
+from gemkit.errors import OptionError
 from gemkit.plugins import load_plugins
 from gemkit.recipe import ROLES, Recipe, part_data
 from gemkit.registry import KIND_OF_ROLE, Registry
@@ -35,6 +36,8 @@ def recipes(draw) -> Recipe:
         data[role] = {"name": name, **fields}
     data["help"] = draw(st.text(max_size=40))
     data["finalize"] = draw(st.sampled_from(["rounded", "alive"]))
+    moment = st.floats(0, allow_nan=False, allow_infinity=False)
+    data["rewind"] = draw(st.fixed_dictionaries({}, optional={"weights": moment, "clock": moment}))
     data["density"] = draw(st.none() | st.floats(0, 1, exclude_min=True))
     return registry().recipe(data)
 
@@ -102,10 +105,17 @@ def forgets_the_finish(text: str) -> str:
     return text.replace('finalize = "alive"\n', "")
 
 
-@pytest.mark.parametrize("spoil", [rounds_numbers, forgets_fields, forgets_the_finish])
+def forgets_to_rewind(text: str) -> str:
+    return text.replace("[rewind]\nclock = 2.5\n", "")
+
+
+@pytest.mark.parametrize(
+    "spoil", [rounds_numbers, forgets_fields, forgets_the_finish, forgets_to_rewind]
+)
 def test_a_writer_that_loses_something_would_be_noticed(spoil, monkeypatch):
     recipe = registry().recipe(
-        "gem_miner", options={"regularizer.weight": 1 / 3, "finalize": "alive"}
+        "gem_miner",
+        options={"regularizer.weight": 1 / 3, "finalize": "alive", "rewind.clock": 2.5},
     )
     assert survives_as_toml(recipe)
     whole = Recipe.to_toml
@@ -118,3 +128,22 @@ def test_recipes_differ_when_any_field_differs():
     assert recipe != registry().recipe("gem_miner", options={"regularizer.weight": 0.5})
     assert recipe != registry().recipe("gem_miner", parts={"rounding": "bernoulli"})
     assert recipe != registry().recipe("gem_miner", options={"pruner": "other"})
+
+
+def test_a_recipe_that_does_not_rewind_says_nothing_about_it():
+    assert "rewind" not in registry().recipe("gem_miner").to_data()
+    assert registry().recipe("lr_rewinding").to_data()["rewind"] == {"clock": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"rewind.weight": 1}, "rewind.weight does not exist; did you mean 'weights'"),
+        ({"rewind.clock": -1}, "rewind.clock = -1: should be greater than or equal to 0"),
+        ({"rewind.clock": "soon"}, "rewind.clock = 'soon': should be a valid number"),
+        ({"rewind": 3}, "rewind = 3: should be an object"),
+    ],
+)
+def test_what_is_wrong_with_a_rewind_is_said_with_its_name(options, words):
+    with pytest.raises(OptionError, match=words):
+        registry().recipe("imp_long_cold", options=options)

@@ -1,6 +1,7 @@
 """Freeze schedules: they only fall, they end at the target, and they say what the paper says."""
 
 import math
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,15 @@ from hypothesis import strategies as st
 from strategies import field_values
 
 from gemkit import load_plugins
-from gemkit.builtin.schedules import Constant, Cubic, Exponential, Linear, Once, SteppedSchedule
+from gemkit.builtin.schedules import (
+    Constant,
+    Cubic,
+    Exponential,
+    Iterative,
+    Linear,
+    Once,
+    SteppedSchedule,
+)
 from gemkit.errors import FitError
 
 SCHEDULES = {name: entry.thing for name, entry in load_plugins().parts["schedules"].items()}
@@ -22,7 +31,11 @@ def test_every_schedule_is_finite_never_rises_and_ends_at_the_target(name, data)
         fields["rounds"] = 1 + fields["rounds"] % 300
     schedule = SCHEDULES[name].model_validate(fields)
     target = data.draw(st.floats(1e-4, 1.0))
-    epochs = data.draw(st.integers(0, 400))
+    epochs = schedule.round_epochs or data.draw(st.integers(0, 400))
+    if isinstance(schedule, Iterative) and not epochs:
+        with pytest.raises(FitError, match=r"schedule\.every"):
+            schedule.freezes(target, epochs, 7)
+        return
     if isinstance(schedule, SteppedSchedule) and schedule.trains and not schedule.moments(epochs):
         with pytest.raises(FitError, match=r"schedule\.every"):
             schedule.freezes(target, epochs, 7)
@@ -86,6 +99,51 @@ def test_linear_and_cubic_follow_their_curves():
     )
     cubic = [f.density for f in Cubic(every=1, end=1.0).freezes(0.1, 3, 1)]
     assert cubic == pytest.approx([0.1 + 0.9 * (2 / 3) ** 3, 0.1 + 0.9 / 27, 0.1])
+
+
+def test_the_cubic_curve_leaves_density_1_at_its_start():
+    """The paper's t₀, where s equals s_i = 0, takes nothing; the first freeze is Δt later."""
+    freezes = Cubic(every=5, start=0.2, end=0.8).freezes(0.1, 50, 3)
+    assert [freeze.step for freeze in freezes] == [3 * epoch for epoch in range(15, 41, 5)]
+    assert [freeze.density for freeze in freezes] == pytest.approx(
+        [0.1 + 0.9 * (1 - (epoch - 10) / 30) ** 3 for epoch in range(15, 41, 5)]
+    )
+    assert Cubic().curve(0, 0.1) == 1
+
+
+def test_a_curve_that_ends_before_it_starts_is_refused():
+    with pytest.raises(FitError, match="no moment to freeze"):
+        Cubic(start=0.5, end=0.5).freezes(0.1, 20, 1)
+
+
+@pytest.mark.parametrize(
+    ("target", "rounds"),
+    [
+        (0.0144, 19),  # the paper's "1.44 %"
+        (0.8**19, 19),
+        (0.0059, 23),
+        (0.05, 14),
+        (0.64, 2),
+        (0.63, 3),
+        (0.8, 1),
+        (0.95, 1),
+        (1.0, 1),
+    ],
+)
+def test_iterative_takes_as_many_rounds_as_it_needs(target, rounds):
+    freezes = Iterative().freezes(target, 7, 10)
+    assert len(freezes) == rounds
+    assert {freeze.step for freeze in freezes} == {70}
+    assert [freeze.density for freeze in freezes[:-1]] == [
+        float(Fraction(4, 5) ** count) for count in range(1, rounds)
+    ]
+
+
+def test_iterative_densities_have_no_binary_dust():
+    """0.9**3 as floats is 0.7290000000000001, which can be one weight too many."""
+    densities = [freeze.density for freeze in Iterative(fraction=0.1).freezes(0.5, 1, 1)]
+    assert densities[:4] == [0.9, 0.81, 0.729, 0.6561]
+    assert 0.9**3 != 0.729
 
 
 def test_once_and_constant_freeze_a_single_time():

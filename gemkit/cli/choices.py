@@ -1,6 +1,5 @@
 """From the values of options to recipes, plans and parts."""
 
-import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +9,7 @@ from pydantic import BaseModel
 
 from gemkit.cli.fields import Fields
 from gemkit.errors import GemkitError, OptionError
-from gemkit.options import attempt, report
+from gemkit.options import from_data, report
 from gemkit.parts import DatasetPart, ModelPart
 from gemkit.plan import Plan
 from gemkit.recipe import ROLES, Recipe
@@ -27,7 +26,10 @@ def make_recipe(
     fields: Fields,
 ) -> Recipe:
     """Make the recipe of a pruner or a file, with other parts and fields where they are given."""
-    options = {f"{role}.{field}": value for role in ROLES for field, value in fields[role].items()}
+    owners = (*ROLES, "rewind")
+    options = {
+        f"{owner}.{field}": value for owner in owners for field, value in fields[owner].items()
+    }
     options |= fields[""]
     parts = {role: name for role, name in roles.items() if name is not None}
     if file is None:
@@ -77,10 +79,8 @@ def make_plans(training: Mapping[str, Any], fields: Fields) -> tuple[Plan, Plan]
 
 def validated(cls: type[Model], data: Mapping[str, Any], label: str) -> Model:
     """Validate plain data, leaving out what is None; `label` stands before every bad field."""
-    text = json.dumps({key: value for key, value in data.items() if value is not None}, default=str)
-    value, problems = attempt(
-        lambda: cls.model_validate_json(text), cls, label=label, title=f"'{label}'"
-    )
+    known = {key: value for key, value in data.items() if value is not None}
+    value, problems = from_data(cls, known, label=label, title=f"'{label}'")
     if value is None:
         raise report(f"{label} settings", problems)
     return value

@@ -23,7 +23,7 @@ from gemkit.provenance import versions_of
 from gemkit.recipe import ROLES, Recipe, part_data
 from gemkit.registry import Registry
 
-KINDS = (*ROLES, "model", "dataset", "search", "finetune", "")
+KINDS = (*ROLES, "rewind", "model", "dataset", "search", "finetune", "")
 """Whose fields `-o` sets in a run; the recipe itself has no name."""
 
 

@@ -40,7 +40,7 @@ def parts(kind: str | None, plugins: Sequence[Path]) -> Answer:
 @click.command(cls=SectionedCommand, short_help="Print a pruner's recipe as TOML.")
 @click.argument("pruner")
 @role_options
-@fields_option("a role above; recipe fields have none")
+@fields_option("a role above or rewind; recipe fields have none")
 @plugin_option
 def show(
     pruner: str,
@@ -54,9 +54,8 @@ def show(
     from gemkit.plugins import load_plugins
     from gemkit.recipe import ROLES
 
-    recipe = make_recipe(
-        load_plugins(files=plugins), pruner, None, roles, sort_fields(fields, (*ROLES, ""))
-    )
+    own = sort_fields(fields, (*ROLES, "rewind", ""))
+    recipe = make_recipe(load_plugins(files=plugins), pruner, None, roles, own)
     click.echo(recipe.to_toml(), nl=False)
 
 

@@ -65,7 +65,7 @@ class Bars:
         if event.epochs:
             self.task = self.bars.add_task(
                 _LABELS[event.phase],
-                total=event.epochs * event.steps_per_epoch,
+                total=event.steps,
                 epoch=f"0/{event.epochs}",
                 news="",
             )

@@ -48,7 +48,7 @@ training_options = bundle(
             type=int,
             metavar="N",
             default=EPOCHS,
-            help="Epochs of the search.",
+            help="Epochs of the search; of each of its rounds, where the pruner rewinds.",
         ),
         "finetune_epochs": option(
             "Training",
@@ -105,7 +105,7 @@ training_options = bundle(
     help="Follow the recipe in a TOML file instead.",
 )
 @role_options
-@fields_option("a role above, model, dataset, search or finetune; recipe fields have none")
+@fields_option("a role above, rewind, model, dataset, search or finetune; recipe fields have none")
 @world_options("conv4", "digits")
 @training_options
 @seed_option(0)
