@@ -36,6 +36,10 @@ BUILT_IN = (
     "gemkit.methods.imp",
     "gemkit.models.small",
     "gemkit.models.cifar_resnet",
+    "gemkit.models.resnet",
+    "gemkit.models.wide_resnet",
+    "gemkit.models.vgg",
+    "gemkit.models.mobilenet",
     "gemkit.data.embedded",
     "gemkit.data.fake",
 )

@@ -1,81 +1,72 @@
 """ResNets for small images (He et al. 2016, section 4.2), as the paper uses them.
 
 Three stages of basic blocks with 16, 32 and 64 channels; shortcuts that change shape subsample
-and pad with zeros, so they hold no weights. No biases, and batch norm without affine parameters:
-every trainable number is prunable. ResNet-20 for ten classes has 268,336 weights.
+and pad with zeros, so they hold no weights.
 """
 
 from itertools import pairwise
-from typing import Literal
+from typing import ClassVar
 
-import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor, nn
+from torch import nn
 
 from gemkit.hookspecs import hookimpl
+from gemkit.models.blocks import PlainNet, Residual, Shape, Subsample, chain
 from gemkit.parts import ModelPart
 
 
-class BasicBlock(nn.Module):
-    """Two 3×3 convolutions around a shortcut without weights."""
-
-    def __init__(self, inputs: int, outputs: int, stride: int, *, affine: bool) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(outputs, affine=affine)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(outputs, affine=affine)
-        self.stride, self.extra = stride, outputs - inputs
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Add the block's change to what came in."""
-        change = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
-        if self.stride != 1 or self.extra:
-            before = self.extra // 2
-            x = F.pad(
-                x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, before, self.extra - before)
-            )
-        return F.relu(change + x)
-
-
-class CifarResNet(nn.Module):
+class CifarResNet(PlainNet):
     """A stem, three stages of `blocks` basic blocks, global average pooling, one linear layer."""
 
-    def __init__(self, channels: int, classes: int, blocks: int, *, affine: bool) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(channels, 16, 3, 1, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(16, affine=affine)
-        widths = [16, *(width for width in (16, 32, 64) for _ in range(blocks))]
-        self.blocks = nn.Sequential(
-            *(
-                BasicBlock(inputs, outputs, 1 if inputs == outputs else 2, affine=affine)
-                for inputs, outputs in pairwise(widths)
-            )
+    blocks: ClassVar[int]
+
+    width: int = Field(
+        default=16, ge=1, le=1024, description="channels of the first stage; others scale with it"
+    )
+
+    def build(self, shape: Shape, classes: int) -> nn.Module:
+        """Build it for images of any size."""
+        stages = (self.width, 2 * self.width, 4 * self.width)
+        widths = [self.width, *(width for width in stages for _ in range(self.blocks))]
+        return chain(
+            conv1=self.conv(shape[0], self.width, 3),
+            bn1=self.norm(self.width),
+            relu1=nn.ReLU(),
+            blocks=nn.Sequential(
+                *(self._block(inputs, outputs) for inputs, outputs in pairwise(widths))
+            ),
+            **self.head(widths[-1], classes),
         )
-        self.fc = nn.Linear(64, classes, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Map images to logits."""
-        features = self.blocks(F.relu(self.bn1(self.conv1(x))))
-        logits: Tensor = self.fc(features.mean(dim=(2, 3)))
-        return logits
+    def _block(self, inputs: int, outputs: int) -> nn.Module:
+        """Make a basic block: two 3 × 3 convolutions around a shortcut without weights."""
+        stride = 1 if inputs == outputs else 2
+        change = chain(
+            conv1=self.conv(inputs, outputs, 3, stride),
+            bn1=self.norm(outputs),
+            relu1=nn.ReLU(),
+            conv2=self.conv(outputs, outputs, 3),
+            bn2=self.norm(outputs),
+        )
+        shortcut = nn.Identity() if stride == 1 else Subsample(outputs - inputs, stride)
+        return Residual(change, shortcut, relu=True)
 
 
-class ResNet20(ModelPart):
+class ResNet20(CifarResNet):
     """ResNet-20 for small images: 268,336 weights for ten classes."""
 
     name = "resnet20"
+    blocks = 3
 
-    bn: Literal["plain", "affine"] = Field(
-        default="plain", description="batch norm without or with trainable scale and shift"
-    )
 
-    def build(self, shape: tuple[int, int, int], classes: int) -> nn.Module:
-        """Build it for images of any size."""
-        return CifarResNet(shape[0], classes, blocks=3, affine=self.bn == "affine")
+class ResNet32(CifarResNet):
+    """ResNet-32 for small images: 461,872 weights for ten classes."""
+
+    name = "resnet32"
+    blocks = 5
 
 
 @hookimpl
 def gemkit_models() -> list[type[ModelPart]]:
     """Register the networks."""
-    return [ResNet20]
+    return [ResNet20, ResNet32]

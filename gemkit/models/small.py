@@ -1,39 +1,32 @@
 """Networks small enough to search in seconds on a laptop: for the demo, tests and tutorials."""
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic import Field
 from torch import nn
 
-from gemkit.errors import DataError
 from gemkit.hookspecs import hookimpl
+from gemkit.models.blocks import PlainNet, Shape, chain, require_size
 from gemkit.parts import ModelPart
 
+_BIAS = Field(default=False, description="whether the layers have biases")
 
-class Conv4(ModelPart):
+
+class Conv4(PlainNet):
     """Four 3 × 3 convolutions, two poolings and a linear classifier; images of 4 × 4 and up."""
 
     name: ClassVar[str] = "conv4"
 
     width: int = Field(default=16, ge=1, le=1024, description="channels of the first convolution")
-    bn: Literal["plain", "affine"] = Field(
-        default="plain", description="batch norm without ('plain') or with learned scale and shift"
-    )
-    bias: bool = Field(default=False, description="whether convolutions and classifier have biases")
 
-    def build(self, shape: tuple[int, int, int], classes: int) -> nn.Module:
+    def build(self, shape: Shape, classes: int) -> nn.Module:
         """Build it for images of (channels, height, width)."""
-        channels, height, width = shape
-        if min(height, width) < 4:
-            raise DataError(
-                f"model 'conv4' halves images twice, so they must be 4 × 4 or larger, not "
-                f"{height} × {width}; model 'lenet300' takes any size"
-            )
-        net = nn.Sequential()
+        require_size(self.name, shape, 4)
+        channels, net = shape[0], nn.Sequential()
         for place, factor in enumerate((1, 2, 4, 4), start=1):
             out = factor * self.width
-            net.add_module(f"conv{place}", nn.Conv2d(channels, out, 3, padding=1, bias=self.bias))
-            net.add_module(f"bn{place}", nn.BatchNorm2d(out, affine=self.bn == "affine"))
+            net.add_module(f"conv{place}", self.conv(channels, out, 3))
+            net.add_module(f"bn{place}", self.norm(out))
             net.add_module(f"relu{place}", nn.ReLU())
             if place % 2 == 0:
                 net.add_module(f"pool{place}", nn.MaxPool2d(2))
@@ -49,22 +42,47 @@ class LeNet300(ModelPart):
 
     name: ClassVar[str] = "lenet300"
 
-    bias: bool = Field(default=False, description="whether the layers have biases")
+    bias: bool = _BIAS
 
-    def build(self, shape: tuple[int, int, int], classes: int) -> nn.Module:
+    def build(self, shape: Shape, classes: int) -> nn.Module:
         """Build it for images of (channels, height, width)."""
         channels, height, width = shape
-        net = nn.Sequential()
-        net.add_module("flatten", nn.Flatten())
-        net.add_module("fc1", nn.Linear(channels * height * width, 300, bias=self.bias))
-        net.add_module("relu1", nn.ReLU())
-        net.add_module("fc2", nn.Linear(300, 100, bias=self.bias))
-        net.add_module("relu2", nn.ReLU())
-        net.add_module("classifier", nn.Linear(100, classes, bias=self.bias))
-        return net
+        return chain(
+            flatten=nn.Flatten(),
+            fc1=nn.Linear(channels * height * width, 300, bias=self.bias),
+            relu1=nn.ReLU(),
+            fc2=nn.Linear(300, 100, bias=self.bias),
+            relu2=nn.ReLU(),
+            classifier=nn.Linear(100, classes, bias=self.bias),
+        )
+
+
+class LeNet5(ModelPart):
+    """LeNet-5 as pruning papers use it: two 5 × 5 convolutions, two linear layers, no norm."""
+
+    name: ClassVar[str] = "lenet5"
+
+    bias: bool = _BIAS
+
+    def build(self, shape: Shape, classes: int) -> nn.Module:
+        """Build it for images of 16 × 16 and up; at 28 × 28 and one channel it is the classic."""
+        require_size(self.name, shape, 16)
+        height, width = (((size - 4) // 2 - 4) // 2 for size in shape[1:])
+        return chain(
+            conv1=nn.Conv2d(shape[0], 20, 5, bias=self.bias),
+            relu1=nn.ReLU(),
+            pool1=nn.MaxPool2d(2),
+            conv2=nn.Conv2d(20, 50, 5, bias=self.bias),
+            relu2=nn.ReLU(),
+            pool2=nn.MaxPool2d(2),
+            flatten=nn.Flatten(),
+            fc1=nn.Linear(50 * height * width, 500, bias=self.bias),
+            relu3=nn.ReLU(),
+            classifier=nn.Linear(500, classes, bias=self.bias),
+        )
 
 
 @hookimpl
 def gemkit_models() -> list[type[ModelPart]]:
     """Offer the small networks."""
-    return [Conv4, LeNet300]
+    return [Conv4, LeNet300, LeNet5]
