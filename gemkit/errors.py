@@ -4,7 +4,7 @@ The command line prints the message alone and exits with code 2; from Python the
 exceptions under one base.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 
@@ -44,6 +44,10 @@ class TicketError(GemkitError):
     """A ticket file that is damaged, foreign, or does not belong to this model."""
 
 
+class ModelError(GemkitError):
+    """A network that cannot be built, or weights that do not fit it."""
+
+
 class DataError(GemkitError):
     """A data set that is missing, damaged, or does not suit the request."""
 
@@ -55,3 +59,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     if close:
         return "; did you mean " + " or ".join(f"'{option}'" for option in close) + "?"
     return "; there is " + ", ".join(options) if options else ""
+
+
+def some(names: Sequence[str], most: int = 5) -> str:
+    """List names for a message: the first few, and how many more there are."""
+    text = ", ".join(repr(name) for name in names[:most]) or "none"
+    return text if len(names) <= most else f"{text} ... and {len(names) - most} more"

@@ -6,26 +6,16 @@ All of them share the same keys, in module order, so no layer lists, wrapper lay
 
 import fnmatch
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 import torch
 from torch import Tensor, nn
 
-from gemkit.errors import GemkitError
+from gemkit.errors import GemkitError, some
+from gemkit.kernels import recomputes, weights_of
 
 Tensors = dict[str, Tensor]
-
-_WEIGHTED = (
-    nn.Conv1d,
-    nn.Conv2d,
-    nn.Conv3d,
-    nn.ConvTranspose1d,
-    nn.ConvTranspose2d,
-    nn.ConvTranspose3d,
-    nn.Linear,
-    nn.Bilinear,
-)
 
 
 def prunable_names(
@@ -35,22 +25,28 @@ def prunable_names(
 
     They are found by type: the weights of convolutions and linear layers (grouped, depthwise and
     transposed ones too) and the projections of `nn.MultiheadAttention`. Biases, norms, embeddings
-    and position tables are not pruned. A weight shared by several modules counts once.
+    and position tables are not pruned. A weight shared by several modules counts once. A layer
+    that would turn the zeros of a mask into other numbers is an error (see `gemkit.kernels`).
 
     `include` and `skip` are shell patterns on the parameter name, such as `"layer4.*"`.
     """
     found: dict[int, str] = {}
+    derived: list[str] = []
     for prefix, module in model.named_modules():
-        for own_name, parameter in module.named_parameters(recurse=False):
-            if _is_prunable(module, own_name):
-                name = f"{prefix}.{own_name}" if prefix else own_name
+        for own_name in weights_of(module):
+            name = f"{prefix}.{own_name}" if prefix else own_name
+            if recomputes(module, own_name):
+                derived.append(name)
+            elif (parameter := module._parameters[own_name]) is not None:
                 found.setdefault(id(parameter), name)
-    names = [
-        name
-        for name in found.values()
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in include)
-        and not any(fnmatch.fnmatchcase(name, pattern) for pattern in skip)
-    ]
+    names = _matching(found.values(), include, skip)
+    if recomputed := _matching(derived, include, skip):
+        raise GemkitError(
+            f"{type(model).__name__} computes {some(recomputed)} anew in every forward pass, so a "
+            "weight that a mask sets to zero would not be zero in the network; choose a network "
+            "without weight standardization, or take parametrizations off first, with "
+            "torch.nn.utils.parametrize.remove_parametrizations"
+        )
     if not names:
         raise GemkitError(
             f"{type(model).__name__} has no prunable weights: gemkit prunes the weights of "
@@ -60,10 +56,13 @@ def prunable_names(
     return names
 
 
-def _is_prunable(module: nn.Module, own_name: str) -> bool:
-    if isinstance(module, nn.MultiheadAttention):
-        return own_name in {"in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"}
-    return isinstance(module, _WEIGHTED) and own_name == "weight"
+def _matching(names: Iterable[str], include: Sequence[str], skip: Sequence[str]) -> list[str]:
+    return [
+        name
+        for name in names
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in include)
+        and not any(fnmatch.fnmatchcase(name, pattern) for pattern in skip)
+    ]
 
 
 def parameters_of(model: nn.Module, names: Sequence[str]) -> dict[str, nn.Parameter]:

@@ -13,10 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, PositiveInt, Valid
 from torch import Tensor, nn
 
 from gemkit import ticket_file
-from gemkit.errors import TicketError
+from gemkit.errors import TicketError, some
 from gemkit.plan import Plan
 from gemkit.tensors import Tensors, kept, total
-from gemkit.ticket_file import DTYPES, REPLACE_IT, Content, explain, some
+from gemkit.ticket_file import DTYPES, REPLACE_IT, Content, explain
 from gemkit.ticket_fit import effective, misfits
 
 Model = TypeVar("Model", bound=nn.Module)

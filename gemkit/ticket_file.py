@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
-from gemkit.errors import TicketError
+from gemkit.errors import TicketError, some
 from gemkit.tensors import Tensors
 
 FORMAT = 1
@@ -260,12 +260,6 @@ def _assemble(document: _Document, tensors: Tensors) -> Content:
 
 
 # --- words ---------------------------------------------------------------------------------------
-
-
-def some(names: Sequence[str], most: int = 5) -> str:
-    """List names for a message: the first few, and how many more there are."""
-    text = ", ".join(repr(name) for name in names[:most]) or "none"
-    return text if len(names) <= most else f"{text} ... and {len(names) - most} more"
 
 
 def explain(error: ValidationError) -> str:

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from gemkit.errors import some
 from gemkit.tensors import Tensors
-from gemkit.ticket_file import some
 
 State = Mapping[str, Tensor]
 

@@ -16,7 +16,7 @@ ROOT = Path(gemkit.__file__).parent
 # A package stands for all its modules that no row names.
 ROWS = [
     ["errors", "events"],
-    ["tensors", "topk"],
+    ["tensors", "topk", "kernels"],
     ["selection", "probe", "data.source", "data.splits", "data.augment", "data.__init__"],
     ["collapse", "parts"],
     ["recipe", "masking", "plan"],
