@@ -69,6 +69,7 @@ def search(
     with seeded(seed, phase.fabric.device):
         net = _prepare(recipe, model, phase)
         _refuse_empty(target, net)
+        recipe.allocation.keep(net.effective, net.alive, target)  # or it refuses, in good time
         trainer = Trainer(net, plan, phase.fabric, phase.runtime)
         freezer = Freezer(recipe, trainer, phase, on_collapse)
         per_epoch = phase.steps_per_epoch(plan)

@@ -34,6 +34,7 @@ BUILT_IN = (
     "gemkit.methods.edge_popup",
     "gemkit.methods.baselines",
     "gemkit.methods.imp",
+    "gemkit.methods.smart_ratio",
     "gemkit.models.small",
     "gemkit.models.cifar_resnet",
     "gemkit.models.resnet",

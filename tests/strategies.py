@@ -1,7 +1,7 @@
 """Hypothesis strategies for the fields of any part, read off their types and bounds."""
 
 import types
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types as bound
 from hypothesis import strategies as st
@@ -44,6 +44,8 @@ def _values(annotation: Any, limits: dict[str, Any]) -> st.SearchStrategy[Any]:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
         return st.one_of([_values(argument, limits) for argument in arguments])
+    if origin is Annotated:
+        return _values(arguments[0], _limits(getattr(arguments[1], "metadata", arguments[1:])))
     if origin is Literal:
         return st.sampled_from(arguments)
     if origin is tuple:

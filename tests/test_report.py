@@ -1,7 +1,7 @@
 """What people read: fields, tables and tickets as text."""
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
 import torch
@@ -82,6 +82,7 @@ def test_the_catalogue_shows_people_the_same(registry):
         (tuple[int, int], "[int, int]"),
         (tuple[str, ...], "[text, …]"),
         (list[int], "list"),
+        (tuple[Annotated[float, Field(le=1)], ...], "[float, …]"),
     ],
 )
 def test_types_are_said_in_a_few_words(annotation, text):

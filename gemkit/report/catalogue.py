@@ -5,7 +5,7 @@ import json
 import math
 import types
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
 from pydantic.fields import FieldInfo
@@ -116,6 +116,8 @@ def _describe_field(name: str, info: FieldInfo) -> dict[str, Any]:
 def type_text(annotation: Any) -> str:  # noqa: ANN401 - any annotation
     """Say in a few words which values a field takes."""
     origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return type_text(arguments[0])
     if origin is Literal:
         return " | ".join(str(argument) for argument in arguments)
     if origin in (Union, types.UnionType):
