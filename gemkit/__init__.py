@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     )
     from gemkit.plan import Plan, Runtime
     from gemkit.plugins import load_plugins
-    from gemkit.probe import Probe
+    from gemkit.probe import Probe, Wanted
     from gemkit.recipe import Recipe
     from gemkit.registry import Registry
     from gemkit.selection import Shares
@@ -62,7 +62,7 @@ _HOMES = {
     ),
     "gemkit.plan": ("Plan", "Runtime"),
     "gemkit.plugins": ("load_plugins",),
-    "gemkit.probe": ("Probe",),
+    "gemkit.probe": ("Probe", "Wanted"),
     "gemkit.recipe": ("Recipe",),
     "gemkit.registry": ("Registry",),
     "gemkit.selection": ("Shares",),
@@ -96,6 +96,7 @@ __all__ = [
     "Shares",
     "Tensors",
     "Ticket",
+    "Wanted",
     "evaluate",
     "finetune",
     "hookimpl",

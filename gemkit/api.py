@@ -1,5 +1,6 @@
 """gemkit from Python: names resolved, everything else as in the engine."""
 
+import math
 import os
 from collections.abc import Sequence
 from functools import cache
@@ -116,9 +117,9 @@ def importance(
         batches=[(images.to(device), labels.to(device)) for images, labels in batches],
         rng=rng,
         scores={name: score.to(device) for name, score in raw.items()},
+        shape=tuple(batches[0][0].shape[1:]) if batches else None,
     )
-    measured = measure(scores, probe)
-    return {name: value.to(weights[name]) for name, value in measured.items()}
+    return _in_format_of(weights, measure(scores, probe))
 
 
 def select(
@@ -141,6 +142,18 @@ def select(
         allocation = part
     masks = _all_alive(importance, alive)
     return keep_top(importance, masks, allocation.keep(importance, masks, density))
+
+
+def _in_format_of(weights: Tensors, importance: Tensors) -> Tensors:
+    """Convert importance to the weights' number format, scaled as a whole where it would not fit.
+
+    One power of two for the whole network changes neither the ranking nor any digit.
+    """
+    peak = max(float(value.abs().max()) for value in importance.values() if value.numel())
+    limits = [torch.finfo(weight.dtype) for weight in weights.values()]
+    fits = max(limit.tiny for limit in limits) <= peak <= min(limit.max for limit in limits)
+    scale = 1.0 if fits or not 0 < peak < math.inf else 2.0 ** min(1000, -math.frexp(peak)[1])
+    return {name: (value * scale).to(weights[name]) for name, value in importance.items()}
 
 
 def _all_alive(like: Tensors, alive: Tensors | None) -> Tensors:

@@ -18,7 +18,7 @@ from gemkit.events import Noted
 from gemkit.freezing import Freezer
 from gemkit.masking import MaskedNet, ScoredNet
 from gemkit.parts import LearnedScores
-from gemkit.phase import Listener, Phase, Training, seeded
+from gemkit.phase import Listener, Phase, Training
 from gemkit.plan import Plan, Runtime
 from gemkit.recipe import Recipe
 from gemkit.rewinding import Rewinder, laps
@@ -29,6 +29,7 @@ from gemkit.tensors import (
     kept,
     parameters_of,
     prunable_names,
+    seeded,
     total,
 )
 from gemkit.ticket import Ticket, TicketInfo

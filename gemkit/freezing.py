@@ -1,18 +1,20 @@
 """Freezing: measure importance, share the budget, select, and watch whether the network lives."""
 
-import itertools
 from typing import get_args
 
+import torch
+
 from gemkit.collapse import CollapsePolicy, empty_layers, is_cut, keep_one
+from gemkit.drawing import draw
 from gemkit.errors import CollapseError, ImportanceError, OptionError, did_you_mean
 from gemkit.events import Collapsed, Froze
 from gemkit.masking import MaskedNet, ScoredNet
 from gemkit.parts import Scores
-from gemkit.phase import Phase, seeded
-from gemkit.probe import Batch, Probe
+from gemkit.phase import Phase
+from gemkit.probe import Probe
 from gemkit.recipe import Recipe
 from gemkit.selection import keep_top
-from gemkit.tensors import Tensors, budget, generator, kept, total
+from gemkit.tensors import Tensors, budget, generator, kept, seeded, total
 from gemkit.ticket import FreezeRecord
 from gemkit.training import Trainer
 
@@ -39,7 +41,8 @@ def freeze(
 
 def measure(scores: Scores, probe: Probe) -> Tensors:
     """Ask for importance and check its keys and shapes; nothing else changes."""
-    with seeded(0, next(iter(probe.weights.values())).device):
+    device = next(iter(probe.weights.values())).device
+    with seeded(0, device), torch.enable_grad():
         importance = scores.importance(probe)
     if not isinstance(importance, dict):
         raise ImportanceError(
@@ -110,25 +113,24 @@ class Freezer:
 
     def _importance(self) -> Tensors:
         """Measure on the network as it is, with fresh batches where the scores want some."""
+        batches = draw(
+            self.phase.data.train,
+            self.recipe.scores.batches_wanted(),
+            self.trainer.plan.batch_size,
+            seed=self.phase.seed,
+            turn=len(self.history),
+        )
         # Copies, so that a score that works in place harms nobody but itself.
         probe = Probe(
             model=self.net.model,
             weights={name: weight.clone() for name, weight in self.net.effective.items()},
             alive={name: mask.clone() for name, mask in self.net.alive.items()},
-            batches=self._batches(self.recipe.scores.batches_wanted()),
+            batches=batches,
             rng=self._rng,
             scores=self.net.raw_scores if isinstance(self.net, ScoredNet) else {},
+            shape=self.phase.data.shape,
         )
         return measure(self.recipe.scores, probe)
-
-    def _batches(self, count: int) -> list[Batch]:
-        """Draw un-augmented training batches, others at every freeze."""
-        size, data = self.trainer.plan.batch_size, self.phase.data.train
-        epochs = (
-            data.batches(size, seed=self.phase.seed, epoch=epoch)
-            for epoch in itertools.count(len(self.history))
-        )
-        return list(itertools.islice(itertools.chain.from_iterable(epochs), count))
 
     def _look(self, step: int, mask: Tensors, *, for_good: bool) -> None:
         """Report layers without weights, and a network that no signal passes."""

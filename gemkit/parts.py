@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
 from gemkit.events import Event
-from gemkit.probe import Probe
+from gemkit.probe import Probe, Wanted
 from gemkit.selection import Shares
 from gemkit.tensors import Tensors
 
@@ -47,9 +47,13 @@ class Scores(Part):
     def importance(self, probe: Probe) -> Tensors:
         """Rank the weights: one tensor per prunable weight, of its shape; higher = keep."""
 
-    def batches_wanted(self) -> int:
-        """Say how many training batches the engine should hand over in `probe.batches`."""
-        return 0
+    def batches_wanted(self) -> Wanted:
+        """Say which training data the engine should hand over in `probe.batches`.
+
+        `Wanted(batches=1)` is one batch; `Wanted(batches=2, per_class=10)` is two that together
+        hold ten samples of every class.
+        """
+        return Wanted()
 
 
 class MeasuredScores(Scores):

@@ -1,10 +1,8 @@
 """One phase of a run, search or fine-tuning: its data, device and seed, and who is told."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
-import torch
 from lightning_fabric import Fabric
 
 from gemkit import events
@@ -100,12 +98,3 @@ class Training:
             seconds=time.perf_counter() - self._began,
         )
         phase.tell(event)
-
-
-@contextmanager
-def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed the global random numbers (dropout draws from them) and restore them afterwards."""
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
-        yield

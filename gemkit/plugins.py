@@ -35,6 +35,8 @@ BUILT_IN = (
     "gemkit.methods.baselines",
     "gemkit.methods.imp",
     "gemkit.methods.smart_ratio",
+    "gemkit.methods.snip",
+    "gemkit.methods.grasp",
     "gemkit.models.small",
     "gemkit.models.cifar_resnet",
     "gemkit.models.resnet",

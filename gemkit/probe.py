@@ -5,12 +5,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from gemkit.tensors import Tensors
+from gemkit.errors import ImportanceError
+from gemkit.tensors import Tensors, seeded
 
 Batch = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The data a score asks for: no batches, a few, or a few with every class alike.
+
+    Batches have the size of those in training. With `per_class` they hold that many samples of
+    every class all together (or what there is), sorted by class and cut into equal parts.
+    """
+
+    batches: int = 0
+    per_class: int | None = None
 
 
 @dataclass(frozen=True)
@@ -18,8 +33,9 @@ class Probe:
     """A network held still for measuring; nothing done through it changes the model.
 
     `weights` are the prunable weights as the network uses them now (pruned ones are zero) and
-    `alive` tells which may still be used. `batches` are all meant to be used, in order.
-    `rng` is the score's own stream of random numbers. `scores` is empty unless they are learned.
+    `alive` tells which may still be used. `batches` are all meant to be used, in order, and
+    `shape` is that of one input. `rng` is the score's own stream of random numbers. `scores` is
+    empty unless they are learned.
     """
 
     model: nn.Module
@@ -28,17 +44,86 @@ class Probe:
     batches: Sequence[Batch] = ()
     rng: torch.Generator = field(default_factory=torch.Generator)
     scores: Tensors = field(default_factory=dict)
+    shape: tuple[int, ...] | None = None
 
-    def forward(self, weights: Tensors, x: Tensor, *, training: bool = False) -> Tensor:
-        """Run the model with other prunable weights, on copies of its buffers.
+    def leaves(self) -> Tensors:
+        """Copy the weights to differentiate by them, in single precision at least."""
+        return {
+            name: weight.to(torch.promote_types(weight.dtype, torch.float32), copy=True)
+            .detach()
+            .requires_grad_()
+            for name, weight in self.weights.items()
+        }
 
-        Differentiable any number of times in `weights`. `training` chooses batch statistics for
-        normalization layers (and dropout) as `model.train()` would.
+    def forward(self, tensors: Tensors, x: Tensor, *, training: bool = False) -> Tensor:
+        """Run the model with other tensors in the places of those with the same names.
+
+        They may be weights, but also biases, norms and buffers; what is not given is a copy of
+        the model's own. All computing is done in the number format and on the device of what is
+        given. Differentiable any number of times in `tensors`. `training` chooses batch statistics
+        for normalization layers (and dropout) as `model.train()` would.
         """
-        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
-        with in_mode(self.model, training=training):
-            output: Tensor = functional_call(self.model, {**buffers, **weights}, (x,))
+        like = next(iter(tensors.values()))
+        places = dict(self.model.named_parameters(remove_duplicate=False))
+        given = {id(places[name]) for name in tensors if name in places}
+        state: Tensors = {
+            name: parameter.detach().to(like)
+            for name, parameter in self.model.named_parameters()
+            if id(parameter) not in given  # a tied weight has several names
+        }
+        for name, buffer in self.model.named_buffers():
+            dtype = like.dtype if buffer.is_floating_point() else buffer.dtype
+            state[name] = buffer.to(like.device, dtype, copy=True)
+        # Fused attention has no second derivative.
+        with in_mode(self.model, training=training), sdpa_kernel(SDPBackend.MATH):
+            output: Tensor = functional_call(self.model, {**state, **tensors}, (x.to(like),))
         return output
+
+    def loss(
+        self, tensors: Tensors, turn: int, *, training: bool = False, temperature: float = 1.0
+    ) -> Tensor:
+        """Return the mean cross-entropy of batch number `turn`, logits divided by the temperature.
+
+        Batches are used over again when there are no more. The same turn always meets the same
+        dropout, so that a pass can be repeated. What is not alive counts as zero and gets no
+        gradient.
+        """
+        if not self.batches:
+            raise ImportanceError("this score is measured on data: give it at least one batch")
+        images, labels = self.batches[turn % len(self.batches)]
+        living = {
+            name: tensor * self.alive[name] if name in self.alive else tensor
+            for name, tensor in tensors.items()
+        }
+        with seeded(turn, images.device):
+            logits = self.forward(living, images, training=training)
+        return F.cross_entropy(logits / temperature, labels)
+
+    def gradient(
+        self, weights: Tensors, *, training: bool = False, temperature: float = 1.0
+    ) -> Tensors:
+        """Sum the gradient of the loss over all batches, one at a time to save memory."""
+        total = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+        for turn in range(max(1, len(self.batches))):
+            loss = self.loss(weights, turn, training=training, temperature=temperature)
+            for name, gradient in gradients(loss, weights).items():
+                total[name] += gradient
+        return total
+
+
+def gradients(output: Tensor, leaves: Tensors, *, create_graph: bool = False) -> Tensors:
+    """Differentiate a scalar by every leaf: zeros where one took no part."""
+    found = torch.autograd.grad(
+        output, list(leaves.values()), create_graph=create_graph, materialize_grads=True
+    )
+    return dict(zip(leaves, found, strict=True))
+
+
+def hessian_product(output: Tensor, leaves: Tensors, vector: Tensors) -> Tensors:
+    """Multiply the second derivative of a scalar by a vector, without ever forming the matrix."""
+    slopes = gradients(output, leaves, create_graph=True)
+    along = torch.stack([(slopes[name] * vector[name]).sum() for name in leaves]).sum()
+    return gradients(along, leaves)
 
 
 @contextmanager

@@ -6,7 +6,8 @@ All of them share the same keys, in module order, so no layer lists, wrapper lay
 
 import fnmatch
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
 
 import torch
@@ -101,3 +102,12 @@ def generator(seed: int, purpose: str) -> torch.Generator:
     """
     mixed = zlib.crc32(purpose.encode()) ^ (seed * 0x9E3779B97F4A7C15)
     return torch.Generator().manual_seed(mixed % 2**63)
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed the global random numbers (dropout draws from them) and restore them afterwards."""
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        yield

@@ -16,8 +16,6 @@ from gemkit.errors import ImportanceError, OptionError, UnknownNameError
 from gemkit.provenance import versions_of
 from gemkit.tensors import budget, kept, total
 
-SCORES = sorted(load_plugins().parts["scores"])
-
 
 class TrainModeSaliency(MeasuredScores):
     """|w · dL/dw| with batch statistics: the kind of score that tempts to touch the model."""
@@ -36,87 +34,8 @@ class TrainModeSaliency(MeasuredScores):
         }
 
 
-class CarelessSaliency(TrainModeSaliency):
-    """The broken version: calls the model itself, which moves its running statistics."""
-
-    name = "careless"
-
-    def importance(self, probe):
-        probe.model.train()(probe.batches[0][0])
-        return super().importance(probe)
-
-
 def batches(dtype=torch.float32):
     return [(x.to(dtype), y) for x, y in tiny_data().train.batches(8, seed=0)]
-
-
-def snapshot(model):
-    """Everything of a model that scoring must not change, and the global random numbers."""
-    return (
-        copy.deepcopy(model.state_dict()),
-        [module.training for module in model.modules()],
-        [(p.requires_grad, None if p.grad is None else p.grad.clone()) for p in model.parameters()],
-        torch.get_rng_state(),
-    )
-
-
-def same(one, other):
-    state, modes, flags, rng = one
-    state2, modes2, flags2, rng2 = other
-    return (
-        all(torch.equal(state[name], state2[name]) for name in state)
-        and modes == modes2
-        and all(
-            a == b and (g is h is None or torch.equal(g, h))
-            for (a, g), (b, h) in zip(flags, flags2, strict=True)
-        )
-        and torch.equal(rng, rng2)
-    )
-
-
-def odd_model():
-    """A model in the middle of something: mixed modes, a gradient, a frozen parameter."""
-    model = tiny_net().eval()
-    model[3].train()
-    model[8].weight.grad = torch.ones_like(model[8].weight)
-    model[0].bias.requires_grad_(False)
-    return model
-
-
-@pytest.mark.parametrize("scores", [*SCORES, TrainModeSaliency()], ids=str)
-def test_scoring_leaves_the_model_identical_to_the_bit(scores):
-    model = odd_model()
-    before = snapshot(model)
-    importance(scores, model, batches())
-    assert same(before, snapshot(model))
-
-
-def test_a_careless_score_would_be_caught():
-    model = odd_model()
-    before = snapshot(model)
-    importance(CarelessSaliency(), model, batches())
-    assert not same(before, snapshot(model))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("scores", SCORES)
-def test_importance_has_the_models_names_shapes_and_dtype(scores, dtype, device):
-    model = tiny_net().to(device, dtype)
-    result = importance(scores, model, batches(dtype))
-    assert list(result) == prunable_names(model)
-    for name, value in result.items():
-        assert value.shape == model.get_parameter(name).shape
-        assert value.dtype == dtype
-        assert value.device.type == device.type
-        assert value.isfinite().all()
-
-
-@pytest.mark.parametrize("scores", SCORES)
-def test_importance_is_the_same_for_the_same_seed(scores):
-    one, again, other = (importance(scores, tiny_net(), [], seed=seed) for seed in (3, 3, 4))
-    assert all(torch.equal(one[name], again[name]) for name in one)
-    if scores != "magnitude":
-        assert not all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_a_saliency_through_the_probe_is_the_gradient_times_the_weight():

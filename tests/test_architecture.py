@@ -18,7 +18,7 @@ ROWS = [
     ["errors", "events"],
     ["tensors", "topk", "kernels"],
     ["selection", "probe", "data.source", "data.splits", "data.augment", "data.__init__"],
-    ["collapse", "parts"],
+    ["collapse", "drawing", "parts"],
     ["recipe", "masking", "plan"],
     ["compose", "training", "ticket", "ticket_file", "ticket_fit"],
     ["phase", "freezing", "rewinding"],

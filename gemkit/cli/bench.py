@@ -18,9 +18,10 @@ from gemkit.cli.progress import progress
 from gemkit.data.source import Data
 from gemkit.errors import GemkitError
 from gemkit.parts import DatasetPart, ModelPart
-from gemkit.phase import Listener, seeded
+from gemkit.phase import Listener
 from gemkit.plan import Plan, Runtime
 from gemkit.recipe import part_data
+from gemkit.tensors import seeded
 from gemkit.ticket import Ticket
 from gemkit.training import make_fabric
 
