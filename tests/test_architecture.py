@@ -17,7 +17,15 @@ ROOT = Path(gemkit.__file__).parent
 ROWS = [
     ["errors", "events"],
     ["tensors", "topk", "kernels"],
-    ["selection", "probe", "data.source", "data.splits", "data.augment", "data.__init__"],
+    [
+        "selection",
+        "probe",
+        "data.source",
+        "data.splits",
+        "data.augment",
+        "data.order",
+        "data.__init__",
+    ],
     ["collapse", "drawing", "parts"],
     ["recipe", "masking", "plan"],
     ["compose", "training", "ticket", "ticket_file", "ticket_fit"],

@@ -4,6 +4,7 @@ import hashlib
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pluggy
 import pytest
 import torch
@@ -13,7 +14,15 @@ from pydantic import ValidationError
 from torch.nn.functional import pad as pad_with_zeros
 
 from gemkit import hookspecs
-from gemkit.data import Data, TensorSource, channel_statistics, embedded, fake, split_stratified
+from gemkit.data import (
+    Data,
+    TensorSource,
+    channel_statistics,
+    embedded,
+    fake,
+    order,
+    split_stratified,
+)
 from gemkit.data.augment import crop_and_flip, draw
 from gemkit.data.embedded import DIGITS, DIGITS_SHA256, Digits, read_verified
 from gemkit.data.fake import Fake
@@ -49,11 +58,9 @@ def check_visits_each_once(source, size, **how):
     assert sorted(visited(source, size, **how)) == list(range(len(source)))
 
 
-class WithReplacement(TensorSource):
+def with_replacement(samples, seed, epoch):
     """Broken on purpose: draws samples instead of permuting them."""
-
-    def _order(self, seed, epoch):
-        return torch.randint(len(self), (len(self),), generator=torch.Generator().manual_seed(seed))
+    return torch.randint(samples, (samples,), generator=torch.Generator().manual_seed(seed))
 
 
 @few
@@ -67,10 +74,10 @@ def test_an_epoch_visits_every_sample_once_in_full_batches_but_the_last(samples,
     assert 1 <= lengths[-1] <= size
 
 
-def test_sampling_with_replacement_would_be_noticed():
-    broken = WithReplacement(numbered(40).images, numbered(40).labels)
+def test_sampling_with_replacement_would_be_noticed(monkeypatch):
+    monkeypatch.setattr(order, "shuffled", with_replacement)
     with pytest.raises(AssertionError):
-        check_visits_each_once(broken, 8, seed=0)
+        check_visits_each_once(numbered(40), 8, seed=0)
 
 
 def test_without_a_seed_samples_come_in_order():
@@ -436,6 +443,46 @@ def test_floats_become_a_data_set_as_they_are():
 def test_a_data_set_says_which_split_is_wrong(pairs, reason):
     with pytest.raises(DataError, match=reason):
         Data.of_tensors(**{"train": pair(), "test": pair(8), **pairs})
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.float32])
+def test_numpy_arrays_will_do(kind):
+    arrays = tuple(one.numpy() for one in pair(kind=kind))
+    backwards = tuple(one[::-1] for one in arrays)
+    for one in arrays:
+        one.flags.writeable = False
+    data = Data.of_tensors(train=arrays, test=backwards)
+    whole = Data.of_tensors(train=pair(kind=kind), test=pair(kind=kind))
+    assert torch.equal(data.train.images, whole.train.images)
+    assert torch.equal(data.test.images, whole.test.images.flip(0))
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (([[0]], [0]), "not list and list"),
+        (IMAGES, "not Tensor"),
+        (None, "not NoneType"),
+        ((IMAGES,), "not Tensor"),
+        ((IMAGES, LABELS, LABELS), "not Tensor and Tensor and Tensor"),
+        ((np.array(["a"]), LABELS), "not ndarray and Tensor"),
+        ((IMAGES, 3), "not Tensor and int"),
+    ],
+)
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_anything_but_pairs_of_tensors_is_refused(given, named, split):
+    pairs = {"train": pair(), "validation": pair(), "test": pair(), split: given}
+    if (split, given) == ("validation", None):
+        return  # that is how to ask for a part of train
+    with pytest.raises(DataError, match=f"data set 'custom', {split} split: .*{named}"):
+        Data.of_tensors(**pairs)
+
+
+def test_data_print_as_one_short_line():
+    data = Data.of_tensors(train=pair(2000), test=pair(8), name="mine")
+    expected = "Data('mine': 1,800 train, 200 validation, 8 test; 4 classes, images of 1×4×4)"
+    assert repr(data) == expected
+    assert repr(data.test) == "TensorSource(8 uint8 images of 1×4×4, cpu)"
 
 
 # --- digits --------------------------------------------------------------------------------------

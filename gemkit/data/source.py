@@ -1,8 +1,8 @@
 """Where batches come from: whole data sets held as tensors, cropped, flipped and scaled in batches.
 
 Nothing is read, decoded or augmented image by image, so one CPU core feeds a network without
-worker processes. Every random number comes from the CPU and depends on (seed, epoch) alone: the
-same run sees the same batches on every device and with any number of processes.
+worker processes. The same run sees the same batches on every device and with any number of
+processes (see `gemkit.data.order`).
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from gemkit.data.augment import crop_and_flip, draw
+from gemkit.data.augment import crop_and_flip
+from gemkit.data.order import Epoch
 from gemkit.data.splits import channel_statistics, split_stratified
 from gemkit.errors import DataError
-from gemkit.tensors import generator
 
 __all__ = ["Data", "Pair", "Source", "TensorSource", "channel_statistics", "split_stratified"]
 
@@ -64,7 +65,7 @@ class Source(Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TensorSource:
     """Images [N, C, H, W] and labels [N], held in memory where the batches are wanted.
 
@@ -90,6 +91,11 @@ class TensorSource:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def __repr__(self) -> str:
+        kind = str(self.images.dtype).removeprefix("torch.")
+        shape = "×".join(map(str, self.images.shape[1:]))
+        return f"TensorSource({len(self):,} {kind} images of {shape}, {self.images.device})"
+
     def steps(self, size: int) -> int:
         """Count the batches of an epoch."""
         return -(-len(self) // size)
@@ -113,55 +119,39 @@ class TensorSource:
         world: int = 1,
     ) -> Iterator[Pair]:
         """Go through every sample once (see `Source.batches`)."""
-        if size < 1 or not 0 <= rank < world:
-            raise DataError(
-                f"no batches of {size} samples for rank {rank} of {world}: the size must be at "
-                "least 1, and ranks count from 0"
-            )
-        if augment and seed is None:
-            raise DataError("augmentation draws random numbers: give batches() a seed")
-        # Drawn and moved once an epoch, so that no batch waits for a transfer to the device.
-        order = self._order(seed, epoch)
-        draws = self._draw(seed, epoch) if augment and seed is not None else None
-        places = (
-            slice(start + rank, min(start + size, len(self)), world)
-            for start in range(0, len(self), size)
+        turns = Epoch(size, seed, epoch, augment, rank, world).turns(
+            len(self), self.pad, flip=self.flip, device=self.images.device
         )
-        return (self._batch(order[at], None if draws is None else draws[:, at]) for at in places)
-
-    def _order(self, seed: int | None, epoch: int) -> Tensor:
-        """Return the order of the samples in this epoch."""
-        device = self.images.device
-        if seed is None:
-            return torch.arange(len(self), device=device)
-        return torch.randperm(len(self), generator=generator(seed, f"order {epoch}")).to(device)
-
-    def _draw(self, seed: int, epoch: int) -> Tensor | None:
-        """Draw the crop and flip of every sample of an epoch; None where there is no choice."""
-        if not self.pad and not self.flip:
-            return None
-        draws = draw(len(self), self.pad, flip=self.flip, seed=seed, epoch=epoch)
-        return draws.to(self.images.device)
+        return (self._batch(chosen, draws) for chosen, draws in turns)
 
     def _batch(self, chosen: Tensor, draws: Tensor | None) -> Pair:
         """Put one batch together."""
-        images, labels = self.images.index_select(0, chosen), self.labels.index_select(0, chosen)
-        if draws is not None and len(chosen):
-            images = crop_and_flip(images, draws, self.pad)
-        if images.is_floating_point():
-            return images.float(), labels
-        scale, shift = self._scale_and_shift
-        return images.float().mul_(scale).add_(shift), labels
+        images = self.images.index_select(0, chosen)
+        return finished(images, draws, self.pad, self._scale_and_shift), self.labels[chosen]
 
     @cached_property
-    def _scale_and_shift(self) -> tuple[Tensor, Tensor]:
-        """Fold peak, mean and std into a factor and a summand for each channel."""
+    def _scale_and_shift(self) -> Tensor:
         channels = self.images.shape[1]
-        mean = torch.tensor(self.mean or (0.0,) * channels, dtype=torch.float64)
-        std = torch.tensor(self.std or (1.0,) * channels, dtype=torch.float64)
-        both = torch.stack([1 / (self.peak * std), -mean / std]).float().view(2, -1, 1, 1)
-        scale, shift = both.to(self.images.device)
-        return scale, shift
+        return scale_and_shift(self.mean, self.std, self.peak, channels).to(self.images.device)
+
+
+def finished(images: Tensor, draws: Tensor | None, pad: int, scale_and_shift: Tensor) -> Tensor:
+    """Crop and flip raw images where draws are given, and bring them to the network's scale."""
+    if draws is not None and len(images):
+        images = crop_and_flip(images, draws, pad)
+    if images.is_floating_point():
+        return images.float()
+    scale, shift = scale_and_shift
+    return images.float().mul_(scale).add_(shift)
+
+
+def scale_and_shift(
+    mean: tuple[float, ...], std: tuple[float, ...], peak: float, channels: int
+) -> Tensor:
+    """Fold peak, mean and std into a factor and a summand for each channel, [2, C, 1, 1]."""
+    means = torch.tensor(mean or (0.0,) * channels, dtype=torch.float64)
+    stds = torch.tensor(std or (1.0,) * channels, dtype=torch.float64)
+    return torch.stack([1 / (peak * stds), -means / stds]).float().view(2, -1, 1, 1)
 
 
 def _problems(source: TensorSource) -> list[str]:
@@ -193,7 +183,7 @@ def _problems(source: TensorSource) -> list[str]:
     return [sentence for fine, sentence in checks if not fine]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Data:
     """A data set, split for training, choosing (validation) and reporting (test)."""
 
@@ -212,6 +202,12 @@ class Data:
                     f"data set '{self.name}' has {self.classes} classes, labels 0 to "
                     f"{self.classes - 1}, but its {part} split holds label {highest}"
                 )
+
+    def __repr__(self) -> str:
+        parts = ("train", "validation", "test")
+        counts = ", ".join(f"{len(getattr(self, part)):,} {part}" for part in parts)
+        shape = "×".join(map(str, self.shape))
+        return f"Data('{self.name}': {counts}; {self.classes} classes, images of {shape})"
 
     def to(self, device: torch.device) -> Data:
         """Return this data set with its batches on the device."""
@@ -232,8 +228,12 @@ class Data:
     ) -> Data:
         """Make a data set of (images, labels) pairs: uint8 is normalised, floats stay as they are.
 
-        Without a validation split a tenth of train, the same share of every class, becomes one.
+        NumPy arrays will do as well. Without a validation split a tenth of train, the same share
+        of every class, becomes one.
         """
+        train, test = _tensors(name, "train", train), _tensors(name, "test", test)
+        if validation is not None:
+            validation = _tensors(name, "validation", validation)
         _named_source(name, "train", train)
         if validation is None:
             chosen = split_stratified(train[1], (9, 1), seed=0)
@@ -248,6 +248,25 @@ class Data:
             classes = 1 + max(int(labels.max()) for _, labels in parts.values())
         channels, height, width = shapes["train"]
         return cls(name=name, **sources, classes=classes, shape=(channels, height, width))
+
+
+def _tensors(name: str, part: str, pair: object) -> Pair:
+    """Return a pair of tensors, made of NumPy arrays where need be; refuse anything else."""
+    both = tuple(pair) if isinstance(pair, tuple | list) else ()
+    kinds = [type(one).__name__ for one in both] or [type(pair).__name__]
+    try:
+        # A copy, as torch does not take arrays that are read-only or run backwards.
+        images, labels = (
+            torch.from_numpy(x.copy()) if isinstance(x, np.ndarray) else x for x in both
+        )
+    except (TypeError, ValueError):
+        images = labels = None
+    if isinstance(images, Tensor) and isinstance(labels, Tensor):
+        return images, labels
+    raise DataError(
+        f"data set '{name}', {part} split: give a pair (images, labels) of tensors or arrays of "
+        f"numbers, not {' and '.join(kinds)}"
+    )
 
 
 def _named_source(

@@ -1,6 +1,6 @@
 """Splitting a data set fairly, and the statistics its images are normalised by."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -28,6 +28,40 @@ def split_stratified(labels: Tensor, sizes: Sequence[float], seed: int) -> list[
         parts.append(rest[picked].sort().values)
         rest = rest[~picked]
     return [*parts, rest.sort().values]
+
+
+def divide(
+    labels: Tensor, groups: Mapping[str, Tensor], *, full: bool = False, limit: int | None = None
+) -> dict[str, Tensor]:
+    """Choose the samples of train, validation and test, given the groups a data set comes in.
+
+    `groups` are sample numbers: `train`, mostly `test`, and sometimes `validation`. A group that
+    is missing is taken out of train: a tenth for validation where there is a test group, else a
+    fifth each for validation and test. `full` trains on the validation images too; the test
+    images never get into train. `limit` keeps at most so many samples of each part. The seed of
+    these choices is fixed: whatever the seed of a run, it is judged on the same images.
+    """
+    parts = dict(groups)
+    missing = [part for part in ("validation", "test") if part not in parts]
+    shares = (
+        (9.0, 1.0) if missing == ["validation"] else (5.0 - len(missing), *(1.0 for _ in missing))
+    )
+    if missing:
+        home = parts["train"]
+        chosen = split_stratified(labels[home], shares, seed=0)
+        parts |= {part: home[own] for part, own in zip(["train", *missing], chosen, strict=True)}
+    if full:
+        parts["train"] = torch.cat([parts["train"], parts["validation"]]).sort().values
+    if limit is not None:
+        parts = {part: _some(labels, own, limit) for part, own in parts.items()}
+    return parts
+
+
+def _some(labels: Tensor, samples: Tensor, limit: int) -> Tensor:
+    """Return at most `limit` of the samples, the same share of every class."""
+    if len(samples) <= limit:
+        return samples
+    return samples[split_stratified(labels[samples], (limit, len(samples) - limit), seed=0)[0]]
 
 
 def channel_statistics(
