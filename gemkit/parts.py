@@ -17,6 +17,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
+from gemkit.errors import DataError
 from gemkit.events import Event
 from gemkit.probe import Probe, Wanted
 from gemkit.selection import Shares
@@ -222,6 +223,10 @@ class DatasetPart(Part):
     @abstractmethod
     def load(self, folder: Path | None) -> Data:
         """Load it; `folder` is where the user keeps data sets."""
+
+    def download(self, folder: Path | None) -> None:
+        """Put it where `load` finds it; only ever called when the user asks for it."""
+        raise DataError(f"data set '{self.name}' cannot be downloaded; leave out --download")
 
 
 class Observer(Part):

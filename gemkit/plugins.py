@@ -45,6 +45,9 @@ BUILT_IN = (
     "gemkit.models.mobilenet",
     "gemkit.data.embedded",
     "gemkit.data.fake",
+    "gemkit.data.cifar",
+    "gemkit.data.mnist",
+    "gemkit.data.svhn",
 )
 
 
