@@ -48,6 +48,7 @@ BUILT_IN = (
     "gemkit.data.cifar",
     "gemkit.data.mnist",
     "gemkit.data.svhn",
+    "gemkit.data.folders",
 )
 
 

@@ -53,12 +53,12 @@ def divide(
     if full:
         parts["train"] = torch.cat([parts["train"], parts["validation"]]).sort().values
     if limit is not None:
-        parts = {part: _some(labels, own, limit) for part, own in parts.items()}
+        parts = {part: some(labels, own, limit) for part, own in parts.items()}
     return parts
 
 
-def _some(labels: Tensor, samples: Tensor, limit: int) -> Tensor:
-    """Return at most `limit` of the samples, the same share of every class."""
+def some(labels: Tensor, samples: Tensor, limit: int) -> Tensor:
+    """Return at most `limit` of the samples, the same share of every class, always the same."""
     if len(samples) <= limit:
         return samples
     return samples[split_stratified(labels[samples], (limit, len(samples) - limit), seed=0)[0]]
