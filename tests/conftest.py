@@ -2,9 +2,14 @@
 
 import pytest
 import torch
+from hypothesis import settings
 
 # One thread: tests run side by side, and sums do not depend on how work was divided.
 torch.set_num_threads(1)
+
+# No deadlines: how long an example takes says more about the machine than about the code.
+settings.register_profile("gemkit", deadline=None)
+settings.load_profile("gemkit")
 
 _PRESENT = {
     "cpu": True,
