@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gemkit.plan import Plan, Runtime
     from gemkit.plugins import load_plugins
     from gemkit.probe import Probe, Wanted
-    from gemkit.recipe import Recipe
+    from gemkit.recipe import Recipe, Rewind
     from gemkit.registry import Registry
     from gemkit.selection import Shares
     from gemkit.tensors import Tensors, prunable_names
@@ -63,7 +63,7 @@ _HOMES = {
     "gemkit.plan": ("Plan", "Runtime"),
     "gemkit.plugins": ("load_plugins",),
     "gemkit.probe": ("Probe", "Wanted"),
-    "gemkit.recipe": ("Recipe",),
+    "gemkit.recipe": ("Recipe", "Rewind"),
     "gemkit.registry": ("Registry",),
     "gemkit.selection": ("Shares",),
     "gemkit.tensors": ("Tensors", "prunable_names"),
@@ -89,6 +89,7 @@ __all__ = [
     "Recipe",
     "Registry",
     "Regularizer",
+    "Rewind",
     "Rounding",
     "Runtime",
     "SanityCheck",

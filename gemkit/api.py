@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -41,6 +41,7 @@ def search(
     on_collapse: CollapsePolicy = "error",
     observers: Sequence[Listener] = (),
     fabric: Fabric | None = None,
+    on_ticket: Callable[[Ticket], None] | None = None,
 ) -> Ticket:
     """Find a ticket in a copy of `model`.
 
@@ -49,7 +50,8 @@ def search(
         model: any `nn.Module` that maps images to logits; it is left as it was.
         data: what to train on, for example `Data.of_tensors(train=(x, y), test=(x, y))`.
         density: the fraction of prunable weights to keep.
-        epochs: how long to search; overrides `plan.epochs`. One-shot pruners do not train.
+        epochs: how long to search; overrides `plan.epochs`. One-shot pruners do not train, and
+            iterative ones train every round that long.
         seed: draws weights, scores and data order; the same seed gives the same bits on a CPU.
         plan: batch size, optimizer and learning rate.
         runtime: device, precision, compilation. Several devices need a process each: start the
@@ -58,10 +60,17 @@ def search(
         on_collapse: what to do when a layer or every path is lost.
         observers: functions called with every event of the run.
         fabric: a launched Fabric to compute with, instead of one made for `runtime`.
+        on_ticket: called with the ticket of every density on the way, the last one included, by
+            pruners that train weights between freezes: one search gives a ladder of tickets.
     """
     registry = _registry()
     if isinstance(recipe, str):
         recipe = registry.recipe(recipe)
+    plugins = versions_of(recipe.parts().values(), registry)
+
+    def signed(ticket: Ticket) -> Ticket:
+        return ticket.with_info(versions=ticket.info.versions | plugins)
+
     ticket = engine.search(
         recipe,
         model,
@@ -73,9 +82,9 @@ def search(
         on_collapse=on_collapse,
         observers=observers,
         fabric=fabric,
+        on_ticket=on_ticket and (lambda rung: on_ticket(signed(rung))),
     )
-    plugins = versions_of(recipe.parts().values(), registry)
-    return ticket.with_info(versions=ticket.info.versions | plugins)
+    return signed(ticket)
 
 
 def importance(

@@ -206,7 +206,7 @@ def _ticket(
         plan=training.trainer.plan,
         stage="found",
         versions={"gemkit": version("gemkit"), "torch": torch.__version__},
-        history=list(freezer.history),
+        history=freezer.history,
         alive=kept(net.alive),
     )
     return Ticket(mask=_on_cpu(mask), state=_state(net, net.weights), info=info)

@@ -24,6 +24,7 @@ class RunDir:
 
     config.toml           what was run, with every default written out
     metrics.jsonl         one line for every epoch, freeze, collapse and error, as they happen
+    ladder/               the ticket of every density on the way, where weights are trained
     ticket.safetensors    what the search found
     finetuned.safetensors the same ticket with trained weights
     result.json           the outcome
@@ -35,6 +36,12 @@ class RunDir:
     def ticket(self) -> Path:
         """Where the ticket lies."""
         return self.path / "ticket.safetensors"
+
+    def rung(self, number: int, density: float) -> Path:
+        """Where a ticket of the ladder lies; names sort from dense to sparse."""
+        folder = self.path / "ladder"
+        folder.mkdir(exist_ok=True)
+        return folder / f"{number:03d}-d{density:.4f}.safetensors"
 
     @property
     def finetuned(self) -> Path:

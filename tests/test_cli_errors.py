@@ -49,7 +49,10 @@ MISTAKES = {
     "run --seed -1": ["--seed", "-1", "0<=x"],
     "run --devices 0": ["machine.devices = 0", "greater than or equal to 1"],
     "run --device gpu": ["--device", "'gpu'", "'cuda'"],
-    "run --epochs 0": ["needs at least one epoch", "would first freeze after the search"],
+    "run --pruner imp_long_warm --epochs 2": ["rewind.weights = 2.56 epochs", "leaves nothing"],
+    "run --pruner magnitude --schedule iterative": ["'iterative'", "set rewind.clock"],
+    "run --pruner imp_long_cold -o rewind.weight=1": ["rewind.weight", "did you mean 'weights'"],
+    "run --epochs 0": ["needs at least one epoch", "finds no moment to freeze"],
     "run --pruner magnitude --rounding threshold --regularizer l2": [
         "rounding must be 'open', not 'threshold'",
         "regularizer 'l2' acts on learned scores",

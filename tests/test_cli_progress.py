@@ -12,7 +12,7 @@ from gemkit.events import Collapsed, EpochEnded, Froze, PhaseStarted, StepEnded
 
 def phase(epochs, name="search", steps=4):
     """Return the events of a phase."""
-    yield PhaseStarted(name, epochs, steps)
+    yield PhaseStarted(name, epochs, epochs * steps)
     for epoch in range(1, epochs + 1):
         for step in range(steps):
             yield StepEnded(name, (epoch - 1) * steps + step + 1)
@@ -66,6 +66,16 @@ def test_a_bar_shows_phase_epoch_density_loss_and_accuracy(screen):
     assert "4/4 density 0.250  loss 0.125  accuracy 75.0 %" in search
     assert "fine-tune" in finetune
     assert "2/2" in finetune
+
+
+def test_a_bar_is_as_long_as_the_phase_has_steps():
+    """A rewound search does not end epochs as often as whole ones would fit in."""
+    with _columns(Console(file=io.StringIO())) as bars:
+        tell = Bars(bars)
+        tell(PhaseStarted("search", 7, 25))
+        tell(StepEnded("search", 5))
+        [task] = bars.tasks
+        assert (task.completed, task.total) == (5, 25)
 
 
 def test_a_phase_without_training_has_no_bar(screen):

@@ -145,4 +145,9 @@ def run(recipe_file: Path | None, **options: Any) -> Answer:  # noqa: ANN401
         raise click.UsageError("--recipe and --pruner both say which recipe to follow; give one.")
     from gemkit.cli.running import start
 
-    return start(recipe_file=recipe_file, density_given=given("density"), **options)
+    return start(
+        recipe_file=recipe_file,
+        density_given=given("density"),
+        epochs_given=given("epochs"),
+        **options,
+    )

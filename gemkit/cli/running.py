@@ -2,8 +2,9 @@
 
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import click
 from gemkit import engine, rundir
 from gemkit.cli.bench import Bench, only_first_speaks, open_fabric, set_up
 from gemkit.cli.job import Job, resolve
+from gemkit.cli.ladder import Ladder
 from gemkit.cli.options import Answer
 from gemkit.cli.progress import progress
 from gemkit.errors import GemkitError
@@ -30,6 +32,7 @@ def start(
     observers: Sequence[str],
     out: Path | None,
     density_given: bool,
+    epochs_given: bool,
     world: Mapping[str, Any],
     training: Mapping[str, Any],
     plugins: Sequence[Path],
@@ -43,12 +46,11 @@ def start(
         rundir.check_free(out)
     fabric = open_fabric(job.runtime)
     with only_first_speaks(fabric) as nowhere:
-        if density_given and job.density != training["density"]:
-            click.echo(
-                f"note: pruner '{job.recipe.pruner}' insists on density {job.density:g}; "
-                f"--density {training['density']:g} is ignored",
-                err=True,
-            )
+        _say_what_is_ignored(
+            job,
+            density=training["density"] if density_given else None,
+            epochs=training["epochs"] if epochs_given else None,
+        )
         bench = set_up(job.model, job.dataset, world["data_dir"], job.seed, job.runtime, fabric)
         job = job.decided(bench.data)
         run_dir = rundir.create(nowhere or out, job.name)
@@ -66,10 +68,13 @@ def carry_out(
 ) -> dict[str, Any]:
     """Search, measure, fine-tune, measure; every ticket is on disk as soon as it exists."""
     began = time.perf_counter()
-    ticket = _search(job, bench, listeners)
+    ladder = Ladder(run_dir, partial(bench.label, versions=job.plugins))
+    ticket = _search(job, bench, [ladder.listen, *listeners], ladder.add)
     ticket.save(run_dir.ticket)
     searched = time.perf_counter()
     before = bench.measure(ticket)
+    if ladder.rungs:
+        click.echo(f"{ladder}\n")
     click.echo(layer_table(ticket))
     click.echo(f"\naccuracy before fine-tuning: {percent(before)}\n")
     trained = bench.finetune(ticket, job.finetune, job.seed, listeners)
@@ -92,6 +97,7 @@ def carry_out(
         "seconds_search": round(searched - began, 3),
         "ticket": str(run_dir.ticket),
         "finetuned": str(run_dir.finetuned),
+        "ladder": ladder.rungs,
         "run_dir": str(run_dir.path),
         "device": str(bench.fabric.device),
         "recipe": ticket.info.recipe,
@@ -102,7 +108,9 @@ def carry_out(
     }
 
 
-def _search(job: Job, bench: Bench, listeners: Sequence[Listener]) -> Ticket:
+def _search(
+    job: Job, bench: Bench, listeners: Sequence[Listener], on_ticket: Callable[[Ticket], None]
+) -> Ticket:
     """Find the ticket and show how it goes."""
     with progress() as show:
         ticket = engine.search(
@@ -116,8 +124,26 @@ def _search(job: Job, bench: Bench, listeners: Sequence[Listener]) -> Ticket:
             on_collapse=job.on_collapse,
             observers=[show, *listeners],
             fabric=bench.fabric,
+            on_ticket=on_ticket,
         )
     return bench.label(ticket, job.plugins)
+
+
+def _say_what_is_ignored(job: Job, *, density: float | None, epochs: int | None) -> None:
+    """Note which options the pruner overrules, of those that were given."""
+    pruner, rounds = job.recipe.pruner, job.recipe.schedule.round_epochs
+    if density is not None and density != job.density:
+        click.echo(
+            f"note: pruner '{pruner}' insists on density {job.density:g}; "
+            f"--density {density:g} is ignored",
+            err=True,
+        )
+    if epochs is not None and rounds not in (None, epochs):
+        click.echo(
+            f"note: pruner '{pruner}' trains rounds of {rounds} epochs (schedule.every); "
+            f"--epochs {epochs} is for fine-tuning alone",
+            err=True,
+        )
 
 
 @contextmanager

@@ -34,6 +34,9 @@ def ticket_text(ticket: Ticket) -> str:
         "versions": ", ".join(f"{name} {version}" for name, version in info.versions.items()),
         "sha256": ticket.digest(),
     }
+    rewind = info.recipe.get("rewind")
+    if isinstance(rewind, dict):
+        rows["rewind"] = _spec_text(rewind)
     if info.alive not in (None, ticket.kept):
         rows["alive"] = f"{info.alive:,} weights were never frozen, {ticket.kept:,} are kept"
     return f"{ticket.summary()}\n\n{facts(rows)}\n\n{layer_table(ticket)}"

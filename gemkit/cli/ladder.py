@@ -1,0 +1,45 @@
+"""The ladder of a run: a ticket for every density that its search passes."""
+
+from collections.abc import Callable
+from typing import Any
+
+from gemkit.events import EpochEnded, Event
+from gemkit.report.tables import percent, text_table
+from gemkit.rundir import RunDir
+from gemkit.ticket import Ticket
+
+
+class Ladder:
+    """Saves every ticket on the way, and hears how good its network becomes.
+
+    The accuracy of a rung is that of its own network on the validation images, at the end of the
+    last epoch before the next freeze. What comes after the last freeze of an iterative search is
+    fine-tuning, so its last rung has none.
+    """
+
+    def __init__(self, run_dir: RunDir, label: Callable[[Ticket], Ticket]) -> None:
+        self.run_dir = run_dir
+        self.label = label
+        self.rungs: list[dict[str, Any]] = []
+
+    def add(self, ticket: Ticket) -> None:
+        """Save the next ticket."""
+        path = self.run_dir.rung(len(self.rungs) + 1, ticket.density)
+        self.label(ticket).save(path)
+        self.rungs.append({"density": ticket.density, "ticket": str(path), "accuracy": None})
+
+    def listen(self, event: Event) -> None:
+        """Note the accuracy of the network that trains now."""
+        if self.rungs and isinstance(event, EpochEnded) and event.phase == "search":
+            self.rungs[-1]["accuracy"] = event.accuracy
+
+    def __str__(self) -> str:
+        rows = [
+            (
+                f"{rung['density']:.4f}",
+                "-" if rung["accuracy"] is None else percent(rung["accuracy"]),
+                rung["ticket"],
+            )
+            for rung in self.rungs
+        ]
+        return text_table(("density", "validation", "ticket"), rows, numbers=(0, 1))
