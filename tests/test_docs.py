@@ -1,6 +1,7 @@
 """The pages say what the code does: tables follow the registry, examples run."""
 
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -10,12 +11,20 @@ from tiny import CPU, tiny_data, tiny_net
 
 import gemkit
 from gemkit import load_plugins
+from gemkit.cli.choices import make_recipe
+from gemkit.cli.fields import sort_fields
+from gemkit.cli.job import KINDS
+from gemkit.cli.run import run
+from gemkit.compose import check_fit
 from gemkit.recipe import ROLES
 from gemkit.registry import KIND_OF_ROLE
+from gemkit.report import methods
+from gemkit.report.methods import BEGIN, END, methods_table, renewed
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 CONCEPTS = (ROOT / "docs" / "concepts.md").read_text()
+METHODS = (ROOT / "docs" / "methods.md").read_text()
 REGISTRY = load_plugins()
 
 
@@ -28,12 +37,32 @@ def rows(text, columns):
 
 
 def test_the_table_of_pruners_is_the_registry():
-    table = {row[0][0]: [cell[0] for cell in row[1:]] for row in rows(CONCEPTS, 7) if row[0]}
-    expected = {
-        name: [part.name for part in REGISTRY.recipe(name).parts().values()]
-        for name in REGISTRY.pruners
-    }
-    assert table == expected
+    """Where it is not: python -m gemkit.report.methods docs/methods.md."""
+    table = methods_table(load_plugins(only=()))
+    assert renewed(METHODS, table) == METHODS
+    assert renewed(METHODS, table.replace("`gem_miner`", "`other`")) != METHODS
+
+
+def test_the_command_renews_a_page_and_nothing_else_on_it(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(f"above\n{BEGIN}\nstale\n{END}\nbelow\n")
+    methods.main([str(page)])
+    above, *table, below = page.read_text().splitlines()
+    assert (above, below) == ("above", "below")
+    assert table[0] == BEGIN
+    assert table[-1] == END
+    assert all(f"| `{name}` |" in page.read_text() for name in load_plugins(only=()).pruners)
+
+
+def test_the_commands_on_the_page_of_pruners_fit():
+    commands = re.findall(r"gemkit run ([^`\n#]+)", METHODS)
+    assert len(commands) == 9
+    for command in commands:
+        given = run.make_context("run", shlex.split(command)).params
+        fields = sort_fields(given["fields"], KINDS)
+        roles = {role: given[role] for role in ROLES}
+        recipe = make_recipe(REGISTRY, given["pruner"], None, roles, fields)
+        check_fit(recipe, epochs=given["epochs"], density=given["density"])
 
 
 def test_the_table_of_parts_is_the_registry():
