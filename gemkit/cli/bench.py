@@ -73,13 +73,13 @@ def open_fabric(runtime: Runtime) -> Fabric:
 def set_up(
     model: ModelPart,
     dataset: DatasetPart,
-    folder: Path | None,
+    world: Mapping[str, Any],
     seed: int,
     runtime: Runtime,
     fabric: Fabric,
 ) -> Bench:
     """Load the data and build the network for it, its weights drawn from the seed."""
-    data = dataset.load(folder)
+    data = _load(dataset, world["data_dir"], fabric, download=world["download"])
     with seeded(seed, torch.device("cpu")):
         network = model.build(data.shape, data.classes)
     origin = {
@@ -89,6 +89,22 @@ def set_up(
         "classes": data.classes,
     }
     return Bench(data, network, runtime, fabric, origin)
+
+
+def _load(dataset: DatasetPart, folder: Path | None, fabric: Fabric, *, download: bool) -> Data:
+    """Load the data; the first process goes first, and the others find files and caches ready."""
+    data, problem = None, None
+    if fabric.is_global_zero:
+        try:
+            if download:
+                dataset.download(folder)
+            data = dataset.load(folder)
+        except GemkitError as error:
+            problem = error  # said after the others are let go
+    fabric.barrier()
+    if problem:
+        raise problem
+    return data or dataset.load(folder)
 
 
 @contextmanager

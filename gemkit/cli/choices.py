@@ -96,9 +96,13 @@ def model_part(
 
 
 def dataset_part(
-    registry: Registry, spec: str | Mapping[str, Any], fields: Mapping[str, Any]
+    registry: Registry,
+    spec: str | Mapping[str, Any],
+    fields: Mapping[str, Any],
+    train_on: str | None = None,
 ) -> DatasetPart:
     """Build the part that stands for a data set."""
-    part = registry.build("datasets", spec, fields)
+    shorthand = {} if train_on is None else {"train_on": train_on}
+    part = registry.build("datasets", spec, {**shorthand, **fields})
     assert isinstance(part, DatasetPart)
     return part

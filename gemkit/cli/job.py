@@ -26,6 +26,9 @@ from gemkit.registry import Registry
 KINDS = (*ROLES, "rewind", "model", "dataset", "search", "finetune", "")
 """Whose fields `-o` sets in a run; the recipe itself has no name."""
 
+_LONGEST = 60
+"""Letters of a part's argument in the name of a run."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -77,8 +80,11 @@ class Job:
 
 
 def _title(part: Part) -> str:
-    """Return a part's name, with its argument where it takes one."""
-    return part.name if part.argument is None else f"{part.name}_{getattr(part, part.argument)}"
+    """Return a part's name, with its argument where it takes one; of a path, the last name."""
+    if part.argument is None:
+        return part.name
+    argument = str(getattr(part, part.argument)).rstrip("/").rpartition("/")[2]
+    return f"{part.name}_{argument[:_LONGEST]}"
 
 
 def resolve(
@@ -98,7 +104,7 @@ def resolve(
     own = sort_fields(fields, KINDS)
     recipe = make_recipe(registry, pruner, recipe_file, roles, own)
     model = model_part(registry, world["model"], own["model"])
-    dataset = dataset_part(registry, world["dataset"], own["dataset"])
+    dataset = dataset_part(registry, world["dataset"], own["dataset"], world["train_on"])
     search, finetune = make_plans(training, own)
     job = Job(
         recipe=recipe,

@@ -20,6 +20,7 @@ Decorator = Callable[[Function], Function]
 DEVICES = ("auto", "cpu", "cuda", "mps")
 PRECISIONS = ("32", "bf16", "64")
 POLICIES = ("error", "warn", "keep-one")
+TRAIN_ON = ("train", "full")
 ROLES = {
     "scores": "How important every weight is.",
     "rounding": "How learned scores become a mask.",
@@ -175,7 +176,21 @@ def world_options(model: str | None, dataset: str | None) -> Decorator:
                 metavar="DIR",
                 envvar="GEMKIT_DATA",
                 show_envvar=True,
+                show_default="data",
                 help="Where data sets are kept.",
+            ),
+            "train_on": option(
+                "Network and data",
+                "--train-on",
+                type=click.Choice(TRAIN_ON),
+                show_default="train" if dataset else as_found,
+                help="Without the validation images, or for a final run with them (full).",
+            ),
+            "download": option(
+                "Network and data",
+                "--download",
+                is_flag=True,
+                help="Fetch the data set into --data-dir first, unless it is there.",
             ),
         },
     )

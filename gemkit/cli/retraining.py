@@ -121,10 +121,9 @@ def rebuild(
 ) -> Bench:
     """Build the network and load the data a ticket speaks of, or those given instead."""
     model = model_part(registry, world["model"] or _spec(ticket, "model"), fields["model"])
-    dataset = dataset_part(
-        registry, world["dataset"] or _spec(ticket, "dataset"), fields["dataset"]
-    )
-    return set_up(model, dataset, world["data_dir"], seed, runtime, fabric)
+    spec = world["dataset"] or _spec(ticket, "dataset")
+    dataset = dataset_part(registry, spec, fields["dataset"], world["train_on"])
+    return set_up(model, dataset, world, seed, runtime, fabric)
 
 
 def _spec(ticket: Ticket, what: Literal["model", "dataset"]) -> Mapping[str, Any]:

@@ -51,7 +51,7 @@ def start(
             density=training["density"] if density_given else None,
             epochs=training["epochs"] if epochs_given else None,
         )
-        bench = set_up(job.model, job.dataset, world["data_dir"], job.seed, job.runtime, fabric)
+        bench = set_up(job.model, job.dataset, world, job.seed, job.runtime, fabric)
         job = job.decided(bench.data)
         run_dir = rundir.create(nowhere or out, job.name)
         run_dir.write_config(job.to_data())
