@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gemkit.parts import Part
 
-_PLAIN = {bool: st.booleans(), str: st.text(max_size=20), type(None): st.none()}
+_PLAIN = {bool: st.booleans(), type(None): st.none()}
 
 
 def field_values(part: type[Part]) -> st.SearchStrategy[dict[str, Any]]:
@@ -54,6 +54,8 @@ def _values(annotation: Any, limits: dict[str, Any]) -> st.SearchStrategy[Any]:
         return _integers(**limits)
     if annotation is float:
         return _floats(**limits)
+    if annotation is str:
+        return _texts(**limits)
     if annotation in _PLAIN:
         return _PLAIN[annotation]
     raise TypeError(f"no strategy for {annotation}; add one here")
@@ -65,6 +67,10 @@ def _tuples(arguments: tuple[Any, ...], limits: dict[str, Any]) -> st.SearchStra
     shortest = limits.get("min_length", 0)
     longest = limits.get("max_length", shortest + 4)
     return st.lists(_values(arguments[0], {}), min_size=shortest, max_size=longest)
+
+
+def _texts(min_length=0, max_length=20) -> st.SearchStrategy[str]:
+    return st.text(min_size=min_length, max_size=min(max_length, min_length + 20))
 
 
 def _integers(ge=None, gt=None, le=None, lt=None) -> st.SearchStrategy[int]:
