@@ -16,6 +16,7 @@ from gemkit.cli.fields import sort_fields
 from gemkit.cli.job import KINDS
 from gemkit.cli.run import run
 from gemkit.compose import check_fit
+from gemkit.plugins import BUILT_IN
 from gemkit.recipe import ROLES
 from gemkit.registry import KIND_OF_ROLE
 from gemkit.report import methods
@@ -69,6 +70,14 @@ def test_the_table_of_parts_is_the_registry():
     table = {row[0][0]: set(row[2]) for row in rows(CONCEPTS, 3) if row[0] and row[0][0] in ROLES}
     expected = {role: set(REGISTRY.parts[kind]) for role, kind in KIND_OF_ROLE.items()}
     assert table == expected
+
+
+def test_the_table_of_data_sets_is_the_registry():
+    text = (ROOT / "docs" / "data.md").read_text()
+    table = {row[0][0].partition(":")[0] for row in rows(text, 4) if row[0]}
+    assert table == {
+        name for name, entry in REGISTRY.parts["datasets"].items() if entry.plugin in BUILT_IN
+    }
 
 
 def code_blocks(language):
