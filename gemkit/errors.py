@@ -53,12 +53,12 @@ class DataError(GemkitError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return `"; did you mean 'x' or 'y'?"` for the closest known names, else list them all."""
+    """Return `"; did you mean 'x' or 'y'?"` for the closest known names, else list a few dozen."""
     options = sorted(known)
     close = get_close_matches(name, options, n=3, cutoff=0.5)
     if close:
         return "; did you mean " + " or ".join(f"'{option}'" for option in close) + "?"
-    return "; there is " + ", ".join(options) if options else ""
+    return "; there is " + ", ".join(options) if 0 < len(options) <= 40 else ""
 
 
 def some(names: Sequence[str], most: int = 5) -> str:

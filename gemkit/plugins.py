@@ -43,6 +43,8 @@ BUILT_IN = (
     "gemkit.models.wide_resnet",
     "gemkit.models.vgg",
     "gemkit.models.mobilenet",
+    "gemkit.models.from_timm",
+    "gemkit.models.from_torchvision",
     "gemkit.data.embedded",
     "gemkit.data.fake",
     "gemkit.data.cifar",

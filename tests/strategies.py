@@ -14,7 +14,10 @@ _PLAIN = {bool: st.booleans(), type(None): st.none()}
 def field_values(part: type[Part]) -> st.SearchStrategy[dict[str, Any]]:
     """Draw plain data (as JSON has it) for any subset of a part's fields, within their bounds."""
     values = {
-        name: _values(info.annotation, _limits(info.metadata))
+        # A field that only takes known names gives some of them as examples.
+        name: st.sampled_from(info.examples)
+        if info.examples
+        else _values(info.annotation, _limits(info.metadata))
         for name, info in part.model_fields.items()
     }
     required = {name for name, info in part.model_fields.items() if info.is_required()}
@@ -69,8 +72,9 @@ def _tuples(arguments: tuple[Any, ...], limits: dict[str, Any]) -> st.SearchStra
     return st.lists(_values(arguments[0], {}), min_size=shortest, max_size=longest)
 
 
-def _texts(min_length=0, max_length=20) -> st.SearchStrategy[str]:
-    return st.text(min_size=min_length, max_size=min(max_length, min_length + 20))
+def _texts(min_length=0, max_length=None) -> st.SearchStrategy[str]:
+    longest = min_length + 20 if max_length is None else max_length
+    return st.text(min_size=min_length, max_size=longest)
 
 
 def _integers(ge=None, gt=None, le=None, lt=None) -> st.SearchStrategy[int]:
