@@ -3,8 +3,10 @@
 import hashlib
 import sys
 from collections.abc import Iterable
+from importlib.metadata import version
 from pathlib import Path
 
+from gemkit.models.library import LibraryNet
 from gemkit.parts import Part
 from gemkit.registry import Registry
 
@@ -14,8 +16,9 @@ UNKNOWN = "unknown"
 def versions_of(parts: Iterable[Part], registry: Registry) -> dict[str, str]:
     """Return the version of every distribution other than gemkit that parts come from.
 
-    A class that no installed plugin brought has no version; the hash of the file that defines it
-    stands for one. Where there is no file either, as in a notebook, its version is 'unknown'.
+    The library that builds a network counts as one. A class that no installed plugin brought has no
+    version; the hash of the file that defines it stands for one. Where there is no file either, as
+    in a notebook, its version is 'unknown'.
     """
     brought = {
         entry.thing: entry.distribution
@@ -24,7 +27,10 @@ def versions_of(parts: Iterable[Part], registry: Registry) -> dict[str, str]:
         if not entry.distribution.startswith("file ")
     }
     versions = {}
-    for cls in map(type, parts):
+    for part in parts:
+        cls = type(part)
+        if isinstance(part, LibraryNet):
+            versions[part.library] = version(part.library)
         if cls.__module__.partition(".")[0] != "gemkit":
             name, number = _split(brought[cls]) if cls in brought else _file_of(cls)
             versions[name] = number

@@ -71,6 +71,8 @@ class TicketInfo(BaseModel):
         """Say which network the ticket was made for."""
         model = self.model or {}
         text = str(model.get("name") or model.get("custom") or "a model without a name")
+        if "network" in model:
+            text += f":{model['network']}"
         if self.shape is not None:
             text += f" for {'x'.join(str(size) for size in self.shape)} images"
         if self.classes is not None:

@@ -17,6 +17,7 @@ from gemkit import engine
 from gemkit.cli.progress import progress
 from gemkit.data.source import Data
 from gemkit.errors import GemkitError
+from gemkit.models.custom import model_data
 from gemkit.parts import DatasetPart, ModelPart
 from gemkit.phase import Listener
 from gemkit.plan import Plan, Runtime
@@ -77,13 +78,19 @@ def set_up(
     seed: int,
     runtime: Runtime,
     fabric: Fabric,
+    *,
+    for_ticket: bool = False,
 ) -> Bench:
-    """Load the data and build the network for it, its weights drawn from the seed."""
+    """Load the data and build the network for it, its weights drawn from the seed.
+
+    A network that a ticket is going to fill fetches no weights of its own.
+    """
     data = _load(dataset, world["data_dir"], fabric, download=world["download"])
     with seeded(seed, torch.device("cpu")):
-        network = model.build(data.shape, data.classes)
+        build = model.skeleton if for_ticket else model.build
+        network = build(data.shape, data.classes)
     origin = {
-        "model": part_data(model),
+        "model": model_data(model),
         "dataset": part_data(dataset),
         "shape": data.shape,
         "classes": data.classes,

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from gemkit.cli.fields import Fields
 from gemkit.errors import GemkitError, OptionError
+from gemkit.models.custom import Custom, is_address
 from gemkit.options import from_data, report
 from gemkit.parts import DatasetPart, ModelPart
 from gemkit.plan import Plan
@@ -89,10 +90,41 @@ def validated(cls: type[Model], data: Mapping[str, Any], label: str) -> Model:
 def model_part(
     registry: Registry, spec: str | Mapping[str, Any], fields: Mapping[str, Any]
 ) -> ModelPart:
-    """Build the part that stands for a network."""
+    """Build the part that stands for a network.
+
+    Only a text, which somebody typed, may lead to code of their own; data from a file may not.
+    """
+    if isinstance(spec, str) and is_custom(registry, spec):
+        return validated(Custom, {"function": spec, **fields}, "model")
     part = registry.build("models", spec, fields)
     assert isinstance(part, ModelPart)
     return part
+
+
+def is_custom(registry: Registry, text: str) -> bool:
+    """Tell whether this is the address of a function, and not `name:argument` of a model."""
+    name = text.partition(":")[0]
+    known = name in registry.parts["models"] or ("models", name) in registry.contested
+    return is_address(text) and not known
+
+
+def switches(registry: Registry, text: str, *, strip_bias: bool, bn: str | None) -> dict[str, Any]:
+    """Say in a network's own fields what `--strip-bias` and `--bn` ask for."""
+    name = text.partition(":")[0]
+    part = Custom if is_custom(registry, text) else registry.part("models", name).thing
+    fields: dict[str, Any] = {}
+    if strip_bias:
+        fields |= {"strip_bias": True} if "strip_bias" in part.model_fields else {"bias": False}
+    if bn is not None:
+        fields["bn"] = bn
+    for field in fields:
+        if field not in part.model_fields:
+            flag = "--bn" if field == "bn" else "--strip-bias"
+            raise OptionError(
+                f"{flag} does not apply to model '{name}', which has no field '{field}'; "
+                "leave it out"
+            )
+    return fields
 
 
 def dataset_part(

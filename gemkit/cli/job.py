@@ -11,12 +11,20 @@ from typing import Any
 
 import torch
 
-from gemkit.cli.choices import dataset_part, make_plans, make_recipe, model_part, validated
+from gemkit.cli.choices import (
+    dataset_part,
+    make_plans,
+    make_recipe,
+    model_part,
+    switches,
+    validated,
+)
 from gemkit.cli.fields import sort_fields
 from gemkit.collapse import CollapsePolicy
 from gemkit.compose import check_fit, needs_training
 from gemkit.data.source import Data
 from gemkit.engine import finetune_plan, search_plan
+from gemkit.models.custom import model_data
 from gemkit.parts import DatasetPart, ModelPart, Part
 from gemkit.plan import Plan, Runtime
 from gemkit.provenance import versions_of
@@ -66,7 +74,7 @@ class Job:
             "seed": self.seed,
             "on_collapse": self.on_collapse,
             "recipe": self.recipe.to_data(),
-            "model": part_data(self.model),
+            "model": model_data(self.model),
             "dataset": part_data(self.dataset),
             "search": self.search.model_dump(mode="json", exclude_none=True),
             "finetune": self.finetune.model_dump(mode="json", exclude_none=True),
@@ -95,6 +103,7 @@ def resolve(
     roles: Mapping[str, str | None],
     fields: Sequence[str],
     world: Mapping[str, Any],
+    network: Mapping[str, Any],
     training: Mapping[str, Any],
     machine: Mapping[str, Any],
     seed: int,
@@ -103,7 +112,8 @@ def resolve(
     """Turn the options of `gemkit run` into a job; anything wrong with one of them is an error."""
     own = sort_fields(fields, KINDS)
     recipe = make_recipe(registry, pruner, recipe_file, roles, own)
-    model = model_part(registry, world["model"], own["model"])
+    asked = switches(registry, world["model"], **network)
+    model = model_part(registry, world["model"], {**asked, **own["model"]})
     dataset = dataset_part(registry, world["dataset"], own["dataset"], world["train_on"])
     search, finetune = make_plans(training, own)
     job = Job(

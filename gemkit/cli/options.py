@@ -19,6 +19,7 @@ Decorator = Callable[[Function], Function]
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 PRECISIONS = ("32", "bf16", "64")
+NORMS = ("affine", "plain")
 POLICIES = ("error", "warn", "keep-one")
 TRAIN_ON = ("train", "full")
 ROLES = {
@@ -159,7 +160,7 @@ def world_options(model: str | None, dataset: str | None) -> Decorator:
                 metavar="NAME",
                 default=model,
                 show_default=True if model else as_found,
-                help="Network; see `gemkit parts models`.",
+                help="Network; see `gemkit parts models`, or package.module:function for your own.",
             ),
             "dataset": option(
                 "Network and data",
@@ -195,6 +196,25 @@ def world_options(model: str | None, dataset: str | None) -> Decorator:
         },
     )
 
+
+network_options = bundle(
+    "network",
+    {
+        "strip_bias": option(
+            "Network and data",
+            "--strip-bias",
+            is_flag=True,
+            help="Build the network without biases.",
+        ),
+        "bn": option(
+            "Network and data",
+            "--bn",
+            type=click.Choice(NORMS),
+            show_default="the network's",
+            help="Batch norm with or without learned scale and shift.",
+        ),
+    },
+)
 
 _MACHINE = {
     "device": option(

@@ -14,6 +14,7 @@ from gemkit.cli.fields import Fields, sort_fields
 from gemkit.cli.options import Answer
 from gemkit.engine import finetune_plan
 from gemkit.errors import OptionError, TicketError
+from gemkit.parts import ModelPart
 from gemkit.plan import Plan, Runtime
 from gemkit.plugins import load_plugins
 from gemkit.registry import Registry
@@ -120,10 +121,29 @@ def rebuild(
     fabric: Fabric,
 ) -> Bench:
     """Build the network and load the data a ticket speaks of, or those given instead."""
-    model = model_part(registry, world["model"] or _spec(ticket, "model"), fields["model"])
+    model = _model(ticket, registry, world["model"], fields["model"])
     spec = world["dataset"] or _spec(ticket, "dataset")
     dataset = dataset_part(registry, spec, fields["dataset"], world["train_on"])
-    return set_up(model, dataset, world, seed, runtime, fabric)
+    return set_up(model, dataset, world, seed, runtime, fabric, for_ticket=True)
+
+
+def _model(
+    ticket: Ticket, registry: Registry, given: str | None, fields: Mapping[str, Any]
+) -> ModelPart:
+    """Find the network a ticket speaks of, or the one given instead.
+
+    A ticket never makes gemkit run somebody's code: its own word for that is only repeated.
+    """
+    said = ticket.info.model or {}
+    address = said.get("custom")
+    if address is not None and given is None:
+        raise TicketError(
+            f"this ticket belongs to a network built by {address!r}; a ticket alone runs no code, "
+            "so if you trust that function, give --model with these very words"
+        )
+    if address is not None and given == address:
+        fields = {**{key: value for key, value in said.items() if key != "custom"}, **fields}
+    return model_part(registry, given or _spec(ticket, "model"), fields)
 
 
 def _spec(ticket: Ticket, what: Literal["model", "dataset"]) -> Mapping[str, Any]:

@@ -15,6 +15,7 @@ from gemkit.cli.options import (
     bundle,
     fields_option,
     given,
+    network_options,
     option,
     plugin_option,
     role_options,
@@ -107,6 +108,7 @@ training_options = bundle(
 @role_options
 @fields_option("a role above, rewind, model, dataset, search or finetune; recipe fields have none")
 @world_options("conv4", "digits")
+@network_options
 @training_options
 @seed_option(0)
 @option(

@@ -169,4 +169,5 @@ def _next_command(data: Mapping[str, Any], plugins: Sequence[Path], folder: Path
     words = ["gemkit", "finetune", data["ticket"], "--seed", str(data["seed"] + 1)]
     words += [word for file in plugins for word in ("--plugin", str(file))]
     words += ["--data-dir", str(folder)] if folder else []
+    words += ["--model", data["model"]["custom"]] if "custom" in data["model"] else []
     return shlex.join(words)
