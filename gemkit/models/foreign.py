@@ -10,12 +10,13 @@ from typing import Literal
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from gemkit.errors import ModelError
 from gemkit.kernels import WEIGHTED
 from gemkit.models.blocks import Shape
 from gemkit.parts import ModelPart
-from gemkit.probe import Probe
+from gemkit.probe import in_mode
 from gemkit.tensors import prunable_names
 
 
@@ -79,8 +80,10 @@ def strip_norms_(model: nn.Module) -> None:
 def try_out(model: nn.Module, title: str, shape: Shape, classes: int) -> None:
     """Pass two blank images through, as in training; the network is left as it was."""
     size = size_text(shape)
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
-        answer: object = Probe(model, {}, {}).forward({}, torch.zeros(2, *shape), training=True)
+        with in_mode(model, training=True):
+            answer: object = functional_call(model, buffers, (torch.zeros(2, *shape),))
     except Exception as error:  # whatever somebody else's forward may raise
         raise ModelError(
             f"{title} cannot take images of {size}: {first_line(error)}; "
