@@ -61,7 +61,7 @@ class MeasuredScores(Scores):
     """Scores computed from the network whenever a freeze asks for them."""
 
 
-_PAPER_STEPS = 150 * 391
+PAPER_STEPS = 150 * 391
 """Optimizer steps of the paper's ResNet-20 search: 150 epochs of CIFAR-10 in batches of 128."""
 
 
@@ -99,7 +99,7 @@ class LearnedScores(Scores):
         It is the paper's 0.1 for the paper's length, and proportionally more for fewer steps, up to
         `fastest_lr`: scores have a way to go, so what counts is the sum of the learning rates.
         """
-        return min(self.fastest_lr, max(0.1, 0.1 * _PAPER_STEPS / max(1, steps)))
+        return min(self.fastest_lr, max(0.1, 0.1 * PAPER_STEPS / max(1, steps)))
 
     def importance(self, probe: Probe) -> Tensors:
         """Rank the weights by the learned scores."""

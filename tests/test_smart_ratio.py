@@ -233,11 +233,11 @@ def test_full_layers_pass_on_and_the_classifier_takes_the_last():
     assert kept_by(SmartRatio(), shapes, 1.0) == [108, 288, 40]
 
 
-def test_layers_that_died_in_part_pass_on_too():
+def test_what_a_layer_that_died_in_part_cannot_take_goes_to_the_first_with_room():
     layers = dense([(10, 10, 1, 1), (10, 10, 1, 1), (10, 10, 1, 1), (5, 8)])
     layers["layer1"].view(-1)[3:] = 0
     shares = SmartRatio().keep(layers, layers, 0.2)
-    assert counts_of(shares) == [29, 3, 24, 12]  # 29, 18 and 9 were asked for; 15 went on
+    assert counts_of(shares) == [44, 3, 9, 12]  # 29, 18 and 9 were asked for; 15 were in excess
 
 
 # --- mistakes ------------------------------------------------------------------------------------

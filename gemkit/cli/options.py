@@ -137,6 +137,79 @@ def role_option(role: str, what: str) -> Decorator:
 
 role_options = bundle("roles", {role: role_option(role, what) for role, what in ROLES.items()})
 
+
+def recipe_source(pruner: str) -> Decorator:
+    """Define `--pruner`, with this default, and `--recipe`; both together are refused."""
+
+    def decorate(command: Function) -> Function:
+        @option(
+            "Parts",
+            "--pruner",
+            metavar="NAME",
+            default=pruner,
+            help="Recipe to follow; see `gemkit parts pruners`.",
+        )
+        @option(
+            "Parts",
+            "--recipe",
+            "recipe_file",
+            metavar="FILE",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="Follow the recipe in a TOML file instead.",
+        )
+        @wraps(command)
+        def followed(*, recipe_file: Path | None, **values: Any) -> Any:  # noqa: ANN401
+            if recipe_file is not None and given("pruner"):
+                raise click.UsageError(
+                    "--recipe and --pruner both say which recipe to follow; give one."
+                )
+            return command(recipe_file=recipe_file, **values)
+
+        return followed
+
+    return decorate
+
+
+density_option = option(
+    "Training",
+    "--density",
+    type=click.FloatRange(0, 1, min_open=True),
+    metavar="X",
+    default=0.05,
+    help="Fraction of the prunable weights to keep.",
+)
+
+
+def phase_options(what: str, lr: str, epochs: int = EPOCHS) -> dict[str, Decorator]:
+    """Define how long and fast one phase trains; `lr` says what decides where none is given."""
+    return {
+        "epochs": option(
+            "Training",
+            "--epochs",
+            type=int,
+            metavar="N",
+            default=epochs,
+            help=f"Epochs of {what}.",
+        ),
+        "batch_size": option(
+            "Training",
+            "--batch-size",
+            type=int,
+            metavar="N",
+            default=BATCH_SIZE,
+            help="Images per step.",
+        ),
+        "lr": option(
+            "Training",
+            "--lr",
+            type=float,
+            metavar="X",
+            show_default=lr,
+            help="Peak learning rate.",
+        ),
+    }
+
+
 plugin_option = option(
     "Other",
     "--plugin",

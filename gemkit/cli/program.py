@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import click
 
 from gemkit.cli.listing import parts, plugins, show
+from gemkit.cli.ratios import ratios
 from gemkit.cli.run import run
 from gemkit.cli.tickets import evaluate, finetune, ticket
 from gemkit.errors import GemkitError
@@ -82,5 +83,5 @@ def main() -> None:
     """
 
 
-for _command in (run, finetune, evaluate, ticket, parts, show, plugins):
+for _command in (run, finetune, evaluate, ticket, ratios, parts, show, plugins):
     main.add_command(_command)

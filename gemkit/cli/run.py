@@ -13,11 +13,13 @@ from gemkit.cli.options import (
     SectionedCommand,
     answers_json,
     bundle,
+    density_option,
     fields_option,
     given,
     network_options,
     option,
     plugin_option,
+    recipe_source,
     role_options,
     seed_option,
     training_machine_options,
@@ -35,14 +37,7 @@ Examples:
 training_options = bundle(
     "training",
     {
-        "density": option(
-            "Training",
-            "--density",
-            type=click.FloatRange(0, 1, min_open=True),
-            metavar="X",
-            default=0.05,
-            help="Fraction of the prunable weights to keep.",
-        ),
+        "density": density_option,
         "epochs": option(
             "Training",
             "--epochs",
@@ -90,21 +85,7 @@ training_options = bundle(
 @click.command(
     cls=SectionedCommand, short_help="Search, measure, fine-tune, measure.", epilog=EXAMPLES
 )
-@option(
-    "Parts",
-    "--pruner",
-    metavar="NAME",
-    default="gem_miner",
-    help="Recipe to follow; see `gemkit parts pruners`.",
-)
-@option(
-    "Parts",
-    "--recipe",
-    "recipe_file",
-    metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Follow the recipe in a TOML file instead.",
-)
+@recipe_source("gem_miner")
 @role_options
 @fields_option("a role above, rewind, model, dataset, search or finetune; recipe fields have none")
 @world_options("conv4", "digits")
@@ -137,19 +118,12 @@ training_options = bundle(
     help="Also tell this observer (repeatable); see `gemkit parts observers`.",
 )
 @plugin_option
-def run(recipe_file: Path | None, **options: Any) -> Answer:  # noqa: ANN401
+def run(**options: Any) -> Answer:  # noqa: ANN401
     """Search for a ticket, measure it, fine-tune it and measure it again.
 
     The parts of a pruner can be exchanged one by one, and every field of a part can be set. The
     result, the tickets and everything needed to repeat the run go into one new directory.
     """
-    if recipe_file is not None and given("pruner"):
-        raise click.UsageError("--recipe and --pruner both say which recipe to follow; give one.")
     from gemkit.cli.running import start
 
-    return start(
-        recipe_file=recipe_file,
-        density_given=given("density"),
-        epochs_given=given("epochs"),
-        **options,
-    )
+    return start(density_given=given("density"), epochs_given=given("epochs"), **options)

@@ -46,7 +46,7 @@ def start(
         rundir.check_free(out)
     fabric = open_fabric(job.runtime)
     with only_first_speaks(fabric) as nowhere:
-        _say_what_is_ignored(
+        say_what_is_ignored(
             job,
             density=training["density"] if density_given else None,
             epochs=training["epochs"] if epochs_given else None,
@@ -129,7 +129,7 @@ def _search(
     return bench.label(ticket, job.plugins)
 
 
-def _say_what_is_ignored(job: Job, *, density: float | None, epochs: int | None) -> None:
+def say_what_is_ignored(job: Job, *, density: float | None, epochs: int | None = None) -> None:
     """Note which options the pruner overrules, of those that were given."""
     pruner, rounds = job.recipe.pruner, job.recipe.schedule.round_epochs
     if density is not None and density != job.density:

@@ -6,8 +6,6 @@ from typing import Any
 import click
 
 from gemkit.cli.options import (
-    BATCH_SIZE,
-    EPOCHS,
     Answer,
     SectionedCommand,
     answers_json,
@@ -15,6 +13,7 @@ from gemkit.cli.options import (
     fields_option,
     measuring_machine_options,
     option,
+    phase_options,
     plugin_option,
     seed_option,
     training_machine_options,
@@ -23,35 +22,7 @@ from gemkit.cli.options import (
 
 ticket_argument = click.argument("file", metavar="TICKET", type=click.Path(path_type=Path))
 
-training_options = bundle(
-    "training",
-    {
-        "epochs": option(
-            "Training",
-            "--epochs",
-            type=int,
-            metavar="N",
-            default=EPOCHS,
-            help="Epochs of fine-tuning.",
-        ),
-        "batch_size": option(
-            "Training",
-            "--batch-size",
-            type=int,
-            metavar="N",
-            default=BATCH_SIZE,
-            help="Images per step.",
-        ),
-        "lr": option(
-            "Training",
-            "--lr",
-            type=float,
-            metavar="X",
-            show_default="by optimizer",
-            help="Peak learning rate.",
-        ),
-    },
-)
+training_options = bundle("training", phase_options("fine-tuning", "by optimizer"))
 
 
 @click.command(cls=SectionedCommand, short_help="Train a ticket from its starting weights.")

@@ -10,7 +10,7 @@ the weights within the layers; `magnitude` makes the "hybrid tickets" of Su et a
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
@@ -27,8 +27,8 @@ class SmartRatio(Allocation):
     """Give early layers more, by rule: d_l ∝ k² + k, where k = L − l + 1 counts from the end.
 
     Every layer counts in L, but linear ones keep a fixed density instead. A layer that would get
-    more than it has passes the excess on to the next ones, front to back; only what none of them
-    can take goes to the layers of fixed density.
+    more than it has keeps all, and the excess fills the others, front to back; only what none of
+    them can take goes to the layers of fixed density.
 
     Su et al., "Sanity-Checking Pruning Methods: Random Tickets can Win the Jackpot" (2020).
     """
@@ -58,9 +58,6 @@ class SmartRatio(Allocation):
             name: min(room[name], budget(alive[name].numel(), ratio))
             for name, ratio in self._fixed_densities(alive).items()
         }
-        left = goal - sum(counts.values())
-        if left < 0:
-            raise self._too_little(density, alive, counts)
         demands = {
             name: ratio * alive[name].numel()
             for name, ratio in zip(alive, self._ratios(len(alive)), strict=True)
@@ -71,10 +68,12 @@ class SmartRatio(Allocation):
                 "allocation 'smart_ratio' finds every layer at a fixed density and none to share "
                 "the rest; with allocation.fixed='last' only the last one is"
             )
+        left = goal - sum(counts.values())
+        if left < 0:
+            raise self._too_little(density, alive, counts)
         asked = apportion(list(demands.values()), [left] * len(demands), left)
-        shared = _spill([room[name] for name in demands], asked)
-        counts = dict(zip(demands, shared, strict=True)) | counts
-        _fill_(counts, room, goal - sum(counts.values()))
+        wanted = dict(zip(demands, asked, strict=True)) | counts
+        counts = _spill(wanted, room)
         return {(name,): counts[name] for name in alive}
 
     def _fixed_densities(self, alive: Tensors) -> dict[str, float]:
@@ -144,23 +143,17 @@ class Densities(Allocation):
         return {(name,): count for name, count in zip(alive, counts, strict=True)}
 
 
-def _spill(room: Sequence[int], asked: Sequence[int]) -> list[int]:
-    """Give every layer what it asks for; what it has no room for goes on to the layers behind it.
+def _spill(wanted: Mapping[str, int], room: Mapping[str, int]) -> dict[str, int]:
+    """Cut every layer off at its room, and let the first that have some left take the excess.
 
     In integers, so nothing is lost on the way, and asking for less never gives any layer more.
     """
-    given, excess = [], 0
-    for most, want in zip(room, asked, strict=True):
-        given.append(min(most, want + excess))
-        excess += want - given[-1]
+    given = {name: min(room[name], count) for name, count in wanted.items()}
+    excess = sum(wanted.values()) - sum(given.values())
+    for name, count in given.items():
+        given[name] = min(room[name], count + excess)
+        excess -= given[name] - count
     return given
-
-
-def _fill_(counts: dict[str, int], room: Mapping[str, int], left: int) -> None:
-    """Hand out what is left to whoever has room, in order."""
-    for name, count in counts.items():
-        counts[name] = min(room[name], count + left)
-        left -= counts[name] - count
 
 
 @hookimpl

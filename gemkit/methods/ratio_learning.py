@@ -1,0 +1,143 @@
+"""Learning layer densities by gradient descent (versions 5 and 6 of Smart Ratio in Rare Gems).
+
+    min over p of  Σ ℓ(f(w ⊙ Bern(p); x), y)        one rate p_l per layer; weights stand still
+    ∂ℓ/∂p_l = Σ_i w_i · ∂ℓ/∂(w_eff)_i               straight through the draw
+
+The mask is drawn anew in every step. Nothing holds the density where it started: that of the
+result is what the rates add up to. The authors store the density of one draw, a noisy reading of
+the same rates; this returns the rates.
+"""
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from lightning_fabric import Fabric
+from torch import nn
+
+from gemkit.data.source import Data
+from gemkit.engine import search
+from gemkit.errors import TrainingError
+from gemkit.masking import MaskedNet, gradients_of
+from gemkit.methods.ratios import Ratios, layer_densities
+from gemkit.parts import PAPER_STEPS
+from gemkit.phase import Listener, Phase, Training
+from gemkit.plan import Plan, Runtime
+from gemkit.recipe import Recipe
+from gemkit.tensors import Tensors, generator, seeded
+from gemkit.training import Trainer, place
+
+_LR = 1e-6
+_WEIGHT_DECAY = 5e-4
+
+
+class RatedNet(MaskedNet):
+    """A model whose weights stand still while one rate per layer learns how many to use."""
+
+    def __init__(
+        self, model: nn.Module, names: Sequence[str], rates: Sequence[float], rng: torch.Generator
+    ) -> None:
+        super().__init__(model, names)
+        self.rng = rng
+        self._still = {name: weight.clone() for name, weight in self.effective.items()}
+        self.rates = {
+            name: nn.Parameter(weight.new_tensor(rate))
+            for (name, weight), rate in zip(self._still.items(), rates, strict=True)
+        }
+        own = {id(parameter) for parameter in self.parameters.values()}
+        for parameter in model.parameters():
+            parameter.requires_grad_(id(parameter) in own)
+        self.after_step()
+
+    @property
+    def mask(self) -> Tensors:
+        """The last draw, which the network uses now."""
+        return self._drawn
+
+    @property
+    def weights(self) -> Tensors:
+        """The weights that stand still."""
+        return self._still
+
+    def trainable(self) -> list[nn.Parameter]:
+        """List the rates."""
+        return list(self.rates.values())
+
+    @torch.no_grad()
+    def before_step(self) -> None:
+        """Turn the gradients of effective weights into one for the rate of their layer."""
+        gradients = gradients_of(self.parameters.values())
+        for (name, rate), gradient in zip(self.rates.items(), gradients, strict=True):
+            rate.grad = (self._still[name] * gradient).sum()
+            self.parameters[name].grad = None
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """Bring the rates back to [0, 1] and draw a mask: m ~ Bernoulli(p_l), weight by weight."""
+        self._drawn = {}
+        for name, rate in self.rates.items():
+            weight = self._still[name]
+            chance = torch.rand(weight.shape, generator=self.rng).to(weight.device)
+            self._drawn[name] = chance < rate.clamp_(0, 1)
+            torch.mul(weight, self._drawn[name], out=self.parameters[name].detach())
+
+
+def learn_ratios(
+    recipe: Recipe,
+    model: nn.Module,
+    data: Data,
+    *,
+    density: float = 0.05,
+    plan: Plan | None = None,
+    seed: int = 0,
+    runtime: Runtime | None = None,
+    observers: Sequence[Listener] = (),
+    fabric: Fabric | None = None,
+) -> Ratios:
+    """Return layer densities that lower the training loss of randomly pruned starting weights.
+
+    Args:
+        recipe: its allocation gives the first layer densities, and its init the weights.
+        model: the network, left as it was.
+        data: what to train the rates on; only its training split is used for that.
+        density: of the first layer densities.
+        plan: how the rates train.
+        seed: draws weights, masks and data order.
+        runtime: device, precision, compilation.
+        observers: functions called with every event.
+        fabric: the machine, where it is open already.
+    """
+    start = layer_densities(recipe, model, density)
+    plan = rate_plan(plan or Plan(), data)
+    phase = Phase("search", data, seed, runtime or Runtime(), observers, fabric)
+    whole = search(
+        recipe.model_copy(update={"density": 1.0}),
+        model,
+        data,
+        seed=seed,
+        runtime=phase.runtime,
+        fabric=phase.fabric,
+    )
+    with seeded(seed, phase.fabric.device):
+        own = place(whole.apply(copy.deepcopy(model)), phase.fabric, phase.runtime)
+        net = RatedNet(own, list(whole.mask), start, generator(seed, "rates"))
+        trainer = Trainer(net, plan, phase.fabric, phase.runtime)
+        steps = plan.epochs * phase.steps_per_epoch(plan)
+        Training(phase, trainer, [range(steps)]).until(steps)
+    learned = tuple(rate.item() for rate in net.rates.values())
+    if not any(learned):
+        raise TrainingError(
+            f"every layer's density fell to 0; lower the learning rate (now {plan.lr:g})"
+        )
+    return learned
+
+
+def rate_plan(plan: Plan, data: Data) -> Plan:
+    """Decide what the plan leaves open.
+
+    The learning rate is the authors' 1e-6 for a search as long as theirs, and proportionally more
+    for fewer steps, as rates have a way to go.
+    """
+    steps = plan.epochs * data.train.steps(plan.batch_size)
+    lr = _LR * max(1.0, PAPER_STEPS / max(1, steps))
+    return plan.decided(lr=lr, weight_decay=_WEIGHT_DECAY)

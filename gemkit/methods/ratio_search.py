@@ -1,0 +1,158 @@
+"""Searching layer densities around given ones (version 4 of Smart Ratio in Rare Gems).
+
+Random tickets with slightly other layer densities are each trained for a while, and the best on
+*validation* images shows where to go. The authors tried 144 patterns made by hand for ResNet-20,
+and chose by test accuracy, which this does not do.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from lightning_fabric import Fabric
+from torch import nn
+
+from gemkit.data.source import Data
+from gemkit.engine import evaluate, finetune, search
+from gemkit.errors import FitError
+from gemkit.methods.ratios import Ratios, allocated, every_weight, layer_densities
+from gemkit.methods.smart_ratio import Densities
+from gemkit.phase import Listener
+from gemkit.plan import Plan, Runtime
+from gemkit.recipe import Recipe
+
+
+class Trial(NamedTuple):
+    """Layer densities that were tried: what was changed, and the validation accuracy reached."""
+
+    change: str
+    ratios: Ratios
+    accuracy: float
+
+
+def search_ratios(
+    recipe: Recipe,
+    model: nn.Module,
+    data: Data,
+    *,
+    density: float = 0.05,
+    step: float = 0.3,
+    rounds: int = 1,
+    repeats: int = 1,
+    plan: Plan | None = None,
+    seed: int = 0,
+    runtime: Runtime | None = None,
+    observers: Sequence[Listener] = (),
+    tell: Callable[[Trial], None] | None = None,
+    fabric: Fabric | None = None,
+) -> list[Trial]:
+    """Try layer densities around those of the recipe; the trial of highest accuracy is the result.
+
+    Args:
+        recipe: finds the tickets in one shot; its allocation gives the first layer densities.
+        model: the network, left as it was.
+        data: tickets train on its training split; its validation split compares them.
+        density: of the whole network; every trial keeps it exactly.
+        step: how far to go: a group of layers is multiplied or divided by 1 + step.
+        rounds: how often to go on from the best, with up to eight trials each time.
+        repeats: tickets per trial, each with a seed of its own; their accuracies are averaged.
+        plan: how tickets train.
+        seed: of the first ticket; the same for every trial, so that they compare.
+        runtime: device, precision, compilation.
+        observers: functions called with every event of all runs.
+        tell: called with every trial.
+        fabric: the machine, where it is open already.
+    """
+
+    def score(ratios: Ratios) -> float:
+        own = recipe.model_copy(update={"allocation": Densities(densities=ratios)})
+        scores = []
+        for number in range(seed, seed + repeats):
+            ticket = search(
+                own,
+                model,
+                data,
+                density=density,
+                seed=number,
+                runtime=runtime,
+                on_collapse="warn",  # such a ticket competes, and loses
+                observers=observers,
+                fabric=fabric,
+            )
+            trained = finetune(
+                ticket, model, data, plan=plan, runtime=runtime, observers=observers, fabric=fabric
+            )
+            scores.append(
+                evaluate(trained, model, data, split="validation", runtime=runtime, fabric=fabric)
+            )
+        return sum(scores) / repeats
+
+    alive = every_weight(model)
+    density = recipe.density or density
+
+    def fit(ratios: Ratios) -> Ratios:
+        return allocated(Densities(densities=ratios), alive, density)
+
+    trials: list[Trial] = []
+    for trial in climb(layer_densities(recipe, model, density), fit, score, step, rounds):
+        trials.append(trial)
+        if tell:
+            tell(trial)
+    return trials
+
+
+def climb(
+    start: Ratios,
+    fit: Callable[[Ratios], Ratios],
+    score: Callable[[Ratios], float],
+    step: float,
+    rounds: int,
+) -> Iterator[Trial]:
+    """Try the start, then its neighbours, then those of the best, while there is a better one.
+
+    `fit` brings densities to the budget. What was tried is not tried again; ties stay where they
+    are.
+    """
+    best = Trial("start", start, score(start))
+    yield best
+    seen = {start}
+    for _ in range(rounds):
+        here = best
+        for change, moved in neighbours(here.ratios, step):
+            ratios = fit(moved)
+            if ratios in seen:
+                continue
+            seen.add(ratios)
+            trial = Trial(change, ratios, score(ratios))
+            yield trial
+            best = max(best, trial, key=lambda one: one.accuracy)
+        if best is here:
+            return
+
+
+def neighbours(ratios: Ratios, step: float) -> Iterator[tuple[str, Ratios]]:
+    """Make one group of layers denser, then sparser; each group in turn, never above 1."""
+    for name, group in groups(len(ratios)).items():
+        for word, factor in (("denser", 1 + step), ("sparser", 1 / (1 + step))):
+            moved = [
+                min(1.0, ratio * factor) if place in group else ratio
+                for place, ratio in enumerate(ratios)
+            ]
+            yield f"{name} {word}", tuple(moved)
+
+
+def groups(layers: int) -> dict[str, range]:
+    """Divide the layers as the authors did: both ends, and three parts of those in between."""
+    if layers < 3:
+        raise FitError(
+            f"a network of {layers} prunable layers has none between the first and the last, so "
+            "there is no group of layers to make denser or sparser"
+        )
+    cuts = [1 + part * (layers - 2) // 3 for part in range(4)]
+    inner = zip(("early", "middle", "late"), cuts, cuts[1:], strict=False)
+    found = {"ends": range(0, layers, layers - 1)}
+    return found | {name: range(low, high) for name, low, high in inner if low < high}
+
+
+def most_trials(rounds: int) -> int:
+    """Tell how many trials there are at most: the start, and two of four groups a round."""
+    return 1 + 8 * rounds
