@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from cli_runs import PLUGIN
-from tiny import CPU, tiny_data, tiny_net
+from tiny import CPU, REQUIRED, tiny_data, tiny_net
 
 import gemkit
 from gemkit import MeasuredScores, importance, load_plugins, prunable_names, search, select
@@ -58,8 +58,9 @@ def test_what_is_not_alive_counts_as_zero():
     assert measured["0.weight"][3:].count_nonzero() == 54
 
 
-@pytest.mark.parametrize("allocation", sorted(load_plugins().parts["allocations"]))
-def test_selection_is_exact_and_never_revives(allocation, device):
+@pytest.mark.parametrize("name", sorted(load_plugins().parts["allocations"]))
+def test_selection_is_exact_and_never_revives(name, device):
+    allocation = load_plugins().build("allocations", name, REQUIRED.get(name))
     measured = importance("magnitude", tiny_net().to(device), [])
     wide = select(measured, 0.6, allocation=allocation)
     narrow = select(measured, 0.25, allocation=allocation, alive=wide)

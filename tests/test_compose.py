@@ -3,7 +3,7 @@
 from itertools import combinations
 
 import pytest
-from tiny import CPU, tiny_data, tiny_net
+from tiny import CPU, REQUIRED, tiny_data, tiny_net
 
 from gemkit import Plan, load_plugins, search
 from gemkit.compose import check_fit, misfits
@@ -16,6 +16,15 @@ BASES = ["gem_miner", "edge_popup", "magnitude", "imp_long_cold"]
 PLAN = Plan(epochs=3, batch_size=16, lr=0.1)
 
 
+def required(parts):
+    """List the fields that parts cannot do without."""
+    return {
+        f"{role}.{field}": value
+        for role, part in parts.items()
+        for field, value in REQUIRED.get(part, {}).items()
+    }
+
+
 def every_pair():
     """Put every pair of parts into every base, each resulting recipe once."""
     seen = {}
@@ -23,7 +32,8 @@ def every_pair():
         for one, other in combinations(ROLES, 2):
             for part in REGISTRY.parts[KIND_OF_ROLE[one]]:
                 for partner in REGISTRY.parts[KIND_OF_ROLE[other]]:
-                    recipe = REGISTRY.recipe(base, parts={one: part, other: partner})
+                    parts = {one: part, other: partner}
+                    recipe = REGISTRY.recipe(base, parts=parts, options=required(parts))
                     names = [chosen.name for chosen in recipe.parts().values()]
                     key = (*names, *(["rewound"] if recipe.rewind.happens else []))
                     seen.setdefault(key, recipe)

@@ -6,6 +6,8 @@ from torch import nn
 from gemkit import Data, Plan, Runtime
 
 CPU = Runtime(device="cpu")
+REQUIRED = {"densities": {"densities": [0.9, 0.5, 0.7, 0.6]}}
+"""What parts that cannot be used by name alone must be given to suit `tiny_net`."""
 PLAN = Plan(epochs=3, batch_size=16, lr=0.5)
 
 
