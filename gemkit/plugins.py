@@ -37,6 +37,8 @@ BUILT_IN = (
     "gemkit.methods.smart_ratio",
     "gemkit.methods.snip",
     "gemkit.methods.grasp",
+    "gemkit.methods.synflow",
+    "gemkit.methods.prospr",
     "gemkit.models.small",
     "gemkit.models.cifar_resnet",
     "gemkit.models.resnet",

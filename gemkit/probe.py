@@ -46,14 +46,29 @@ class Probe:
     scores: Tensors = field(default_factory=dict)
     shape: tuple[int, ...] | None = None
 
-    def leaves(self) -> Tensors:
-        """Copy the weights to differentiate by them, in single precision at least."""
+    def leaves(self, *, rest: bool = False) -> Tensors:
+        """Copy the weights to differentiate by them, in single precision at least.
+
+        `rest` adds the other parameters that are trained: biases, norms and the like.
+        """
+        tensors = dict(self.weights)
+        if rest:
+            trained = {name for name, own in self.model.named_parameters() if own.requires_grad}
+            tensors |= {name: own for name, own in self.rest().items() if name in trained}
         return {
-            name: weight.to(torch.promote_types(weight.dtype, torch.float32), copy=True)
-            .detach()
-            .requires_grad_()
-            for name, weight in self.weights.items()
+            name: own.to(torch.promote_types(own.dtype, torch.float32), copy=True).requires_grad_()
+            for name, own in tensors.items()
         }
+
+    def rest(self) -> Tensors:
+        """Return the model's own parameters and buffers other than the prunable weights."""
+        prunable = {id(self.model.get_parameter(name)) for name in self.weights}
+        parameters = {
+            name: parameter.detach()
+            for name, parameter in self.model.named_parameters()
+            if id(parameter) not in prunable  # by identity: a tied weight has several names
+        }
+        return parameters | dict(self.model.named_buffers())
 
     def forward(self, tensors: Tensors, x: Tensor, *, training: bool = False) -> Tensor:
         """Run the model with other tensors in the places of those with the same names.
@@ -64,16 +79,11 @@ class Probe:
         for normalization layers (and dropout) as `model.train()` would.
         """
         like = next(iter(tensors.values()))
-        places = dict(self.model.named_parameters(remove_duplicate=False))
-        given = {id(places[name]) for name in tensors if name in places}
-        state: Tensors = {
-            name: parameter.detach().to(like)
-            for name, parameter in self.model.named_parameters()
-            if id(parameter) not in given  # a tied weight has several names
+        state = {
+            name: own.to(like.device, like.dtype if own.is_floating_point() else None, copy=True)
+            for name, own in {**self.rest(), **self.weights}.items()
+            if name not in tensors
         }
-        for name, buffer in self.model.named_buffers():
-            dtype = like.dtype if buffer.is_floating_point() else buffer.dtype
-            state[name] = buffer.to(like.device, dtype, copy=True)
         # Fused attention has no second derivative.
         with in_mode(self.model, training=training), sdpa_kernel(SDPBackend.MATH):
             output: Tensor = functional_call(self.model, {**state, **tensors}, (x.to(like),))

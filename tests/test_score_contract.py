@@ -22,6 +22,8 @@ VARIANTS = [
     ("snip", {"mode": "train"}),
     ("grasp", {"mode": "eval"}),
     ("grasp", {"absolute": True}),
+    ("prospr", {"steps": 1, "momentum": 0.9, "compat": True}),
+    ("prospr", {"steps": 2, "first_order": True}),
 ]
 ALL = [*((name, {}) for name in SCORES), *VARIANTS]
 
