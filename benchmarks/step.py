@@ -1,49 +1,67 @@
-"""One training step of a search, as a multiple of one step of plain dense PyTorch.
+"""One training step of a search, or of fine-tuning, as a multiple of a step of dense PyTorch.
 
-    python -m benchmarks.step [--repeats 15] [--threads 2]
+    python -m benchmarks.step [--network resnet50] [--steps gem_miner finetune] [--threads 2]
+    python -m benchmarks.step --memory --network vgg16
 
-Steps of all contenders are interleaved in one process, so that a busy machine slows them alike;
-the ratio of medians is what counts, the milliseconds are not.
+Steps of all contenders are interleaved in one process, in an order drawn anew every turn, so that
+a busy machine slows them alike; the ratio of medians is what counts, the milliseconds are not.
+
+`--memory` counts what torch allocates instead: the highest total during one step, everything that
+belongs to the contender included, in numbers of four bytes per parameter of the network.
 """
 
 import argparse
+import random
 import statistics
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import timm
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from gemkit import Plan, Runtime, load_plugins
 from gemkit.freezing import freeze
-from gemkit.masking import ScoredNet
+from gemkit.masking import MaskedNet, ScoredNet
 from gemkit.models.cifar_resnet import ResNet20
 from gemkit.tensors import generator, prunable_names
 from gemkit.training import Trainer, make_fabric, place
 
-PRUNERS = ("gem_miner", "edge_popup", "global_ep")
+STEPS = ("gem_miner", "edge_popup", "global_ep", "finetune")
+Batch = tuple[Tensor, Tensor]
 Step = Callable[[], None]
 
 
-def networks() -> dict[str, tuple[Callable[[], nn.Module], int, tuple[int, int, int]]]:
-    return {
-        "resnet20, batch 128": (lambda: ResNet20().build((3, 32, 32), 10), 128, (3, 32, 32)),
-        "timm resnet50, batch 16 at 64×64": (
-            lambda: timm.create_model("resnet50", num_classes=10),
-            16,
-            (3, 64, 64),
-        ),
-    }
+class Setting(NamedTuple):
+    """A network, and the images of a step."""
+
+    build: Callable[[], nn.Module]
+    batch: int
+    shape: tuple[int, int, int]
+
+    def images(self) -> Batch:
+        images = torch.randn(self.batch, *self.shape)
+        return images.contiguous(memory_format=torch.channels_last), torch.randint(
+            0, 10, (self.batch,)
+        )
 
 
-def batch_of(size: int, shape: tuple[int, int, int]) -> tuple[torch.Tensor, torch.Tensor]:
-    images = torch.randn(size, *shape).contiguous(memory_format=torch.channels_last)
-    return images, torch.randint(0, 10, (size,))
+SETTINGS = {
+    "resnet20, batch 128 at 32×32": Setting(
+        lambda: ResNet20().build((3, 32, 32), 10), 128, (3, 32, 32)
+    ),
+    "timm resnet50, batch 16 at 64×64": Setting(
+        lambda: timm.create_model("resnet50", num_classes=10), 16, (3, 64, 64)
+    ),
+    "timm vgg16_bn, batch 8 at 32×32": Setting(
+        lambda: timm.create_model("vgg16_bn", num_classes=10), 8, (3, 32, 32)
+    ),
+}
 
 
-def dense_step(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> Step:
+def dense_step(model: nn.Module, batch: Batch) -> Step:
     """What anybody would write without gemkit."""
     model = model.to(memory_format=torch.channels_last).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, fused=True)
@@ -57,52 +75,67 @@ def dense_step(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> St
     return step
 
 
-def search_step(pruner: str, model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> Step:
+def gemkit_step(what: str, model: nn.Module, batch: Batch) -> Step:
     """The engine's own step, after a freeze, at density 0.05."""
     runtime = Runtime(device="cpu")
-    recipe = load_plugins().recipe(pruner)
+    recipe = load_plugins().recipe("magnitude" if what == "finetune" else what)
     fabric = make_fabric(runtime)
-    net = ScoredNet(
-        place(model, fabric, runtime), prunable_names(model), recipe, generator(0, "scores")
-    )
-    freeze(net, recipe, 0.05, net.view)
+    model, names = place(model, fabric, runtime), prunable_names(model)
+    if what == "finetune":
+        net = MaskedNet(model, names)
+        freeze(net, recipe, 0.05, {name: w.abs() for name, w in net.effective.items()})
+    else:
+        net = ScoredNet(model, names, recipe, generator(0, "scores"))
+        freeze(net, recipe, 0.05, net.view)
     trainer = Trainer(net, Plan(lr=1e-3), fabric, runtime)
     trainer.module.train()
     return lambda: trainer.step(batch, lr=1e-3)
 
 
+def step_of(what: str, setting: Setting, batch: Batch) -> Step:
+    if what == "dense":
+        return dense_step(setting.build(), batch)
+    return gemkit_step(what, setting.build(), batch)
+
+
 def race(steps: dict[str, Step], repeats: int) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {name: [] for name in steps}
     for turn in range(repeats + 2):
-        for name, step in steps.items():
+        for name in random.sample(list(steps), len(steps)):
             began = time.perf_counter()
-            step()
+            steps[name]()
             if turn >= 2:  # the first two warm up
                 times[name].append(time.perf_counter() - began)
     return times
+
+
+def report_times(title: str, setting: Setting, names: list[str], repeats: int) -> None:
+    batch = setting.images()
+    times = race({name: step_of(name, setting, batch) for name in names}, repeats)
+    for name, own in times.items():
+        ratios = [mine / dense for mine, dense in zip(own, times["dense"], strict=True)]
+        low, _, high = statistics.quantiles(ratios, n=4)
+        median = statistics.median(own)
+        ratio = median / statistics.median(times["dense"])
+        print(
+            f"{title:34} {name:12} {1e3 * median:8.1f} ms {ratio:7.3f} × dense "
+            f"(quartiles of the turns {low:.3f}–{high:.3f})"
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--network", default="", help="only networks with this in their name")
+    parser.add_argument("--steps", nargs="+", choices=STEPS, default=STEPS)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    print(f"{'network':34} {'step':12} {'median ms':>10} {'÷ dense':>8}   quartiles of the ratio")
-    for network, (build, size, shape) in networks().items():
-        torch.manual_seed(0)
-        batch = batch_of(size, shape)
-        steps = {"dense": dense_step(build(), batch)}
-        steps |= {pruner: search_step(pruner, build(), batch) for pruner in PRUNERS}
-        times = race(steps, arguments.repeats)
-        for name, own in times.items():
-            ratios = [mine / dense for mine, dense in zip(own, times["dense"], strict=True)]
-            low, _, high = statistics.quantiles(ratios, n=4)
-            median = statistics.median(own)
-            ratio = median / statistics.median(times["dense"])
-            print(
-                f"{network:34} {name:12} {1e3 * median:10.1f} {ratio:8.3f}   {low:.3f}–{high:.3f}"
-            )
+    random.seed(0)
+    for title, setting in SETTINGS.items():
+        if arguments.network in title:
+            torch.manual_seed(0)
+            report_times(title, setting, ["dense", *arguments.steps], arguments.repeats)
 
 
 if __name__ == "__main__":

@@ -5,11 +5,14 @@ The model's own prunable parameters *hold the effective weights* w ⊙ mask. For
 and `state_dict` keeps its keys. What belongs to pruning lives beside the model, by name.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from gemkit.gradients import each_gradient
 from gemkit.parts import LearnedScores, Rounding
 from gemkit.recipe import Recipe
 from gemkit.selection import Shares
@@ -35,7 +38,7 @@ class MaskedNet:
         self._before_pruning: Tensors = {
             name: parameter.detach().clone() for name, parameter in self.parameters.items()
         }
-        self._factors: list[Tensor] = []
+        self._factors: Tensors = {}
 
     @property
     def effective(self) -> Tensors:
@@ -66,9 +69,10 @@ class MaskedNet:
         self.alive = {name: mask.to(torch.bool) for name, mask in alive.items()}
         for name, parameter in self.parameters.items():
             parameter.mul_(self.alive[name])
-        self._factors = [
-            self.alive[name].to(parameter.dtype) for name, parameter in self.parameters.items()
-        ]
+        self._factors = {
+            name: self.alive[name].to(parameter.dtype)
+            for name, parameter in self.parameters.items()
+        }
 
     @torch.no_grad()
     def wear_(self, mask: Tensors) -> None:
@@ -89,14 +93,30 @@ class MaskedNet:
         for name, parameter in self.parameters.items():
             parameter.mul_(self.alive[name])
 
-    @torch.no_grad()
-    def before_step(self) -> None:
-        """Zero the gradients of pruned weights."""
-        if self._factors:
-            torch._foreach_mul_(gradients_of(self.parameters.values()), self._factors)
+    @contextmanager
+    def stepping(self, optimizer: torch.optim.Optimizer, *, early: bool = True) -> Iterator[None]:
+        """Take one optimizer step with the gradients of the backward pass inside the block.
 
-    def after_step(self) -> None:
-        """Nothing moved that should not have."""
+        With `early`, each gradient is worked on as soon as it is complete, while it is still in
+        the cache. Where several processes have to agree on gradients, it waits for the end of the
+        block. The result is the same to the bit.
+        """
+        with each_gradient(self.parameters, partial(self._arrived, optimizer), early=early):
+            yield
+        self._finish(optimizer)
+
+    @torch.no_grad()
+    def _arrived(self, optimizer: torch.optim.Optimizer, name: str) -> None:
+        """Zero the gradients of a layer's pruned weights."""
+        gradient = self.parameters[name].grad
+        if self._factors and gradient is not None:
+            gradient.mul_(self._factors[name])
+
+    @torch.no_grad()
+    def _finish(self, optimizer: torch.optim.Optimizer) -> None:
+        """Let the optimizer move everything that is trained, norms and biases too."""
+        optimizer.step()
+        optimizer.zero_grad()
 
     def _held(self) -> Tensors:
         """Return all parameters and buffers themselves."""
@@ -116,9 +136,10 @@ class ScoredNet(MaskedNet):
     """A model whose weights stand still while scores learn which of them to use.
 
     The straight-through estimator is the closed form
-    dL/dp = dL/d(effective weight) · w · alive · (slope of rounding and view), so after
-    `backward()` each parameter's own `.grad` becomes the gradient of its scores in a few fused
-    passes; the masks never enter autograd.
+    dL/dp = dL/d(effective weight) · w · alive · (slope of rounding and view), so as soon as the
+    backward pass has a parameter's `.grad`, it becomes the gradient of the scores; these move, and
+    the parameter gets its new effective weights, all while the layer is in the cache. The masks
+    never enter autograd. What looks beyond a layer, and says so by its `scope`, waits for it.
     """
 
     def __init__(
@@ -129,9 +150,9 @@ class ScoredNet(MaskedNet):
         self.recipe = recipe
         self.scoring = recipe.scores
         self.rng = seed_scores
-        self.view: Tensors = {}
         self._rounding_has_slope = type(recipe.rounding).slope is not Rounding.slope
-        self.shares: Shares = {tuple(self.parameters): total(self.alive)}
+        self._worn: Tensors = {}
+        self._moved: set[str] = set()
         self._live = {name: weight.clone() for name, weight in self._before_pruning.items()}
         drawn = self.scoring.init(self._live, seed_scores)
         self.scores = {
@@ -141,7 +162,12 @@ class ScoredNet(MaskedNet):
         own = {id(parameter) for parameter in self.parameters.values()}
         for parameter in model.parameters():
             parameter.requires_grad_(id(parameter) in own)
-        self.round_()
+        self.freeze_(self.alive, {tuple(self.parameters): total(self.alive)})
+
+    @property
+    def view(self) -> Tensors:
+        """What of the scores is ranked and rounded."""
+        return {name: self.scoring.view(score) for name, score in self.raw_scores.items()}
 
     @property
     def mask(self) -> Tensors:
@@ -170,44 +196,81 @@ class ScoredNet(MaskedNet):
         self.alive = {name: mask.to(torch.bool) for name, mask in alive.items()}
         for name, weight in self._before_pruning.items():
             torch.mul(weight, self.alive[name], out=self._live[name])
+        scope = self.recipe.rounding.scope
+        units = [(name,) for name in self.scores] if scope == "layer" else list(shares)
+        if scope == "network":
+            units = [tuple(self.scores)]
+        self._unit_of = {name: unit for unit in units for name in unit}
         self.round_()
 
-    @torch.no_grad()
-    def before_step(self) -> None:
-        """Turn the gradients of effective weights into gradients of scores."""
-        named = dict(zip(self.scores, gradients_of(self.parameters.values()), strict=True))
-        masks = self.mask if self._rounding_has_slope else {}
-        for name, gradient in named.items():
-            # Layer by layer, so that a gradient is still in the cache for its next factor.
-            gradient.mul_(self._live[name])
-            slopes = [self.scoring.slope(self.scores[name].detach())]
-            if masks:
-                slopes.append(self.recipe.rounding.slope(self.view[name], masks[name]))
-            for slope in slopes:
-                if slope is not None:
-                    gradient.mul_(slope)
-        self.recipe.regularizer.add_gradient_(named, self.raw_scores)
-        for parameter in self.parameters.values():
-            parameter.grad = None
-        for name, score in self.scores.items():
-            score.grad = named[name]
+    @contextmanager
+    def stepping(self, optimizer: torch.optim.Optimizer, *, early: bool = True) -> Iterator[None]:
+        """Take one step of the scores, and write the effective weights that follow."""
+        self._moved.clear()
+        self._worn = self.mask if self._rounding_has_slope else {}
+        with super().stepping(optimizer, early=early):
+            yield
 
     @torch.no_grad()
-    def after_step(self) -> None:
-        """Bring the scores back into bounds and write the new effective weights."""
-        for score in self.scores.values():
-            self.scoring.project_(score.detach())
-        self.round_()
+    def _arrived(self, optimizer: torch.optim.Optimizer, name: str) -> None:
+        """Work on one layer as far as the parts let it go alone."""
+        self.pull_back_(name)
+        if self.recipe.regularizer.scope == "layer":
+            self._move([name], optimizer)
+
+    @torch.no_grad()
+    def _finish(self, optimizer: torch.optim.Optimizer) -> None:
+        """Do what had to wait for all gradients."""
+        if self.recipe.regularizer.scope != "layer":
+            self._move(list(self.scores), optimizer)
+
+    @torch.no_grad()
+    def pull_back_(self, name: str) -> None:
+        """Turn the gradient of a layer's effective weights into that of its scores."""
+        parameter, score = self.parameters[name], self.scores[name]
+        gradient, parameter.grad = parameter.grad, None
+        if gradient is None:  # the layer took no part in the loss
+            gradient = torch.zeros_like(parameter)
+        gradient.mul_(self._live[name])
+        slopes = [self.scoring.slope(score.detach())]
+        if self._worn:
+            view = self.scoring.view(score.detach())
+            slopes.append(self.recipe.rounding.slope(view, self._worn[name]))
+        for slope in slopes:
+            if slope is not None:
+                gradient.mul_(slope)
+        score.grad = gradient
+
+    def _move(self, names: Sequence[str], optimizer: torch.optim.Optimizer) -> None:
+        """Add the penalty, move the scores of these layers, and round what is complete by now."""
+        scores = {name: self.scores[name].detach() for name in names}
+        gradients = {
+            name: gradient
+            for name in names
+            if (gradient := self.scores[name].grad) is not None  # it never is
+        }
+        self.recipe.regularizer.add_gradient_(gradients, scores)
+        optimizer.step()  # moves what has a gradient, and that is these layers
+        for name, score in scores.items():
+            self.scores[name].grad = None
+            self.scoring.project_(score)
+        self._moved.update(names)
+        for unit in dict.fromkeys(self._unit_of[name] for name in names):
+            if self._moved.issuperset(unit):
+                self._round(unit)
 
     @torch.no_grad()
     def round_(self) -> None:
         """Round the scores and write the effective weights into the model."""
-        for name, score in self.scores.items():
-            # One layer at a time: an old view makes room for the next before all are there.
-            self.view[name] = self.scoring.view(score.detach())
+        for unit in dict.fromkeys(self._unit_of[name] for name in self.scores):
+            self._round(unit)
+
+    def _round(self, names: Sequence[str]) -> None:
+        view = {name: self.scoring.view(self.scores[name].detach()) for name in names}
+        alive = {name: self.alive[name] for name in names}
+        shares = {group: n for group, n in self.shares.items() if alive.keys() >= set(group)}
         self._drawn_from = self.rng.get_state()
-        masks = self.recipe.rounding.masks(self.view, self.alive, self.shares, self.rng)
-        for name, mask in masks:
+        for name, mask in self.recipe.rounding.masks(view, alive, shares, self.rng):
             factor = mask.view(torch.uint8) if mask.dtype == torch.bool else mask
             torch.mul(self._live[name], factor, out=self.parameters[name].detach())
 
@@ -218,11 +281,3 @@ class ScoredNet(MaskedNet):
     def raw_scores(self) -> Tensors:
         """The scores as plain tensors, sharing their memory."""
         return {name: score.detach() for name, score in self.scores.items()}
-
-
-def gradients_of(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
-    """Return the gradients, zeros where a parameter took no part in the loss."""
-    return [
-        torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        for parameter in parameters
-    ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import BaseModel, ConfigDict
@@ -115,14 +115,21 @@ class Rounding(Part):
     """Whether the scores must lie in [0, 1]."""
     takes_measured: ClassVar[bool] = False
     """Whether it works without learned scores."""
+    scope: ClassVar[Literal["layer", "share", "network"]] = "network"
+    """How far a layer's mask looks: at the layer, at all it shares a budget with, or at everything.
+
+    With the first two `masks` is asked for these layers alone, as soon as their scores have moved,
+    and in no certain order; so only with the last may it draw random numbers.
+    """
 
     @abstractmethod
     def masks(
         self, view: Tensors, alive: Tensors, shares: Shares, rng: torch.Generator
     ) -> Iterable[tuple[str, Tensor]]:
-        """Give the name and mask (0 and 1, of any type) of every layer, in order.
+        """Give the name and mask (0 and 1, of any type) of every layer of `view`, in order.
 
-        What is not alive is cut off by the caller. Making masks one at a time keeps memory low.
+        `shares` are those that lie within these layers. What is not alive is cut off by the
+        caller. Making masks one at a time keeps memory low.
         """
 
     def slope(self, view: Tensor, mask: Tensor) -> Tensor | None:
@@ -177,6 +184,12 @@ class FreezeSchedule(Part):
 
 class Regularizer(Part):
     """A penalty on learned scores, added to the loss."""
+
+    scope: ClassVar[Literal["layer", "network"]] = "network"
+    """How far the pull on a score looks: at its layer, or at all of them.
+
+    With `layer`, each layer's gradient is asked for alone, as soon as the backward pass has it.
+    """
 
     @abstractmethod
     def penalty(self, scores: Tensors) -> Tensor:

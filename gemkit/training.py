@@ -99,11 +99,9 @@ class Trainer:
         images, labels = batch
         images = self._as_parameters(images)
         loss = F.cross_entropy(self.module(images), labels)
-        self.fabric.backward(loss)
-        self.net.before_step()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.net.after_step()
+        # Several processes have to average their gradients before anybody may use them.
+        with self.net.stepping(self.optimizer, early=self.fabric.world_size == 1):
+            self.fabric.backward(loss)
         self.loss.update(loss.detach())
 
     def mean_loss(self) -> float:

@@ -49,8 +49,8 @@ def test_the_closed_form_is_the_straight_through_estimator():
         model, net.weights, net.raw_scores, alive, lambda score: score, loss_of
     )
     loss_of(model(model.images)).backward()
-    net.before_step()
     for name, score in net.scores.items():
+        net.pull_back_(name)
         torch.testing.assert_close(score.grad, expected[name], rtol=1e-10, atol=1e-12)
         assert score.grad[~alive[name]].count_nonzero() == 0
     assert all(parameter.grad is None for parameter in model.parameters())

@@ -181,7 +181,8 @@ def test_the_gradient_of_a_rate_is_the_sum_over_its_layer():
     net = rated(model)
     masks = {name: mask.clone() for name, mask in net.mask.items()}
     F.cross_entropy(net.model(images.double()), labels).backward()
-    net.before_step()
+    for name in net.rates:
+        net.pull_back_(name)
 
     leaves = {
         n: torch.tensor(r).double().requires_grad_() for n, r in zip(masks, RATES, strict=True)
@@ -209,7 +210,8 @@ def test_it_is_the_slope_of_the_expected_loss_where_that_is_linear():
     model.weight.data.copy_(weight)
     net = rated(model, (0.3,))
     net.model(slopes).sum().backward()
-    net.before_step()
+    for name in net.rates:
+        net.pull_back_(name)
     difference = (expected(0.3 + 1e-6) - expected(0.3 - 1e-6)) / 2e-6
     torch.testing.assert_close(net.rates["weight"].grad, difference, rtol=1e-7, atol=1e-9)
 
@@ -221,13 +223,13 @@ def test_steps_are_sgd_with_momentum_and_decay_on_the_scalars():
     trainer = Trainer(net, plan, make_fabric(CPU), CPU)
     expected, speed = dict(zip(net.rates, RATES, strict=True)), dict.fromkeys(net.rates, 0.0)
     seen = {}
-    before = net.before_step
+    pull_back_ = net.pull_back_
 
-    def recorded():
-        before()
-        seen.update({name: rate.grad.item() for name, rate in net.rates.items()})
+    def recorded(name):
+        pull_back_(name)
+        seen[name] = net.rates[name].grad.item()
 
-    net.before_step = recorded
+    net.pull_back_ = recorded
     for _ in range(3):
         trainer.step(next(data.train.batches(16, seed=0)), lr)
         for name, gradient in seen.items():
@@ -239,7 +241,7 @@ def test_steps_are_sgd_with_momentum_and_decay_on_the_scalars():
 def test_masks_are_drawn_anew_with_the_rates_as_probability():
     net = rated(nn.Linear(100, 100, bias=False), (0.3,))
     first = net.mask["weight"]
-    net.after_step()
+    net.draw_()
     assert not torch.equal(first, net.mask["weight"])
     assert int(first.sum()) != 3000  # chance, not an exact count
     assert abs(int(first.sum()) - 3000) < 5 * (10000 * 0.3 * 0.7) ** 0.5
@@ -304,10 +306,10 @@ def test_it_learns_in_the_weights_a_run_of_the_recipe_starts_from(monkeypatch):
 
 def test_rates_that_all_fall_to_zero_are_told(monkeypatch):
     class Dying(RatedNet):
-        def after_step(self):
+        def draw_(self):
             for rate in self.rates.values():
                 rate.data.zero_()
-            super().after_step()
+            super().draw_()
 
     monkeypatch.setattr(ratio_learning, "RatedNet", Dying)
     with pytest.raises(TrainingError, match="every layer's density fell to 0; lower the learning"):

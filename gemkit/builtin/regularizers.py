@@ -13,6 +13,7 @@ class L1(Regularizer):
     """Pull every score down by the same amount: λ·Σ|p|, over all scores, frozen ones too."""
 
     name = "l1"
+    scope = "layer"
 
     weight: float = Field(default=1e-4, ge=0, description="λ")
 
@@ -34,6 +35,7 @@ class L2(Regularizer):
     """
 
     name = "l2"
+    scope = "layer"
 
     weight: float = Field(default=1e-4, ge=0, description="λ")
 
@@ -50,6 +52,7 @@ class NoRegularizer(Regularizer):
     """No penalty: the task alone moves the scores."""
 
     name = "none"
+    scope = "layer"
 
     def penalty(self, scores: Tensors) -> Tensor:
         """Return 0."""

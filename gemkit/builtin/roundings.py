@@ -19,6 +19,7 @@ class Threshold(Rounding):
     """
 
     name = "threshold"
+    scope = "layer"
     needs_unit_interval = True
 
     threshold: float = Field(default=0.5, ge=0, lt=1, description="a score at it is off")
@@ -57,6 +58,7 @@ class TopK(Rounding):
     """
 
     name = "topk"
+    scope = "share"
     spends_budget = True
 
     def masks(
@@ -70,6 +72,7 @@ class Open(Rounding):
     """Keep everything that is alive; only freezing prunes."""
 
     name = "open"
+    scope = "layer"
     takes_measured = True
 
     def masks(

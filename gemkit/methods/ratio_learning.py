@@ -18,7 +18,7 @@ from torch import nn
 from gemkit.data.source import Data
 from gemkit.engine import search
 from gemkit.errors import TrainingError
-from gemkit.masking import MaskedNet, gradients_of
+from gemkit.masking import MaskedNet
 from gemkit.methods.ratios import Ratios, layer_densities
 from gemkit.parts import PAPER_STEPS
 from gemkit.phase import Listener, Phase, Training
@@ -47,7 +47,7 @@ class RatedNet(MaskedNet):
         own = {id(parameter) for parameter in self.parameters.values()}
         for parameter in model.parameters():
             parameter.requires_grad_(id(parameter) in own)
-        self.after_step()
+        self.draw_()
 
     @property
     def mask(self) -> Tensors:
@@ -63,16 +63,26 @@ class RatedNet(MaskedNet):
         """List the rates."""
         return list(self.rates.values())
 
-    @torch.no_grad()
-    def before_step(self) -> None:
-        """Turn the gradients of effective weights into one for the rate of their layer."""
-        gradients = gradients_of(self.parameters.values())
-        for (name, rate), gradient in zip(self.rates.items(), gradients, strict=True):
-            rate.grad = (self._still[name] * gradient).sum()
-            self.parameters[name].grad = None
+    def _arrived(self, optimizer: torch.optim.Optimizer, name: str) -> None:
+        """Pull a layer's gradient back; the rates move together, before the next draw."""
+        self.pull_back_(name)
 
     @torch.no_grad()
-    def after_step(self) -> None:
+    def pull_back_(self, name: str) -> None:
+        """Turn the gradient of a layer's effective weights into that of its rate."""
+        parameter = self.parameters[name]
+        gradient, parameter.grad = parameter.grad, None
+        if gradient is not None:
+            self.rates[name].grad = (self._still[name] * gradient).sum()
+
+    @torch.no_grad()
+    def _finish(self, optimizer: torch.optim.Optimizer) -> None:
+        """Move the rates, and draw another network."""
+        super()._finish(optimizer)
+        self.draw_()
+
+    @torch.no_grad()
+    def draw_(self) -> None:
         """Bring the rates back to [0, 1] and draw a mask: m ~ Bernoulli(p_l), weight by weight."""
         self._drawn = {}
         for name, rate in self.rates.items():

@@ -1,0 +1,269 @@
+"""A step taken inside the backward pass is the step taken after it, to the bit."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tiny import tiny_data, tiny_net
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from gemkit import Plan, load_plugins
+from gemkit.builtin.regularizers import L2
+from gemkit.builtin.roundings import Threshold
+from gemkit.errors import TrainingError
+from gemkit.masking import MaskedNet, ScoredNet
+from gemkit.parts import Regularizer, Rounding
+from gemkit.tensors import generator, prunable_names
+from gemkit.training import make_optimizer
+
+REGISTRY = load_plugins(only=[])
+
+
+class Odd(nn.Module):
+    """A network with a weight that is used twice and one that is not used at all."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Conv2d(2, 6, 3, padding=1)
+        self.twice = nn.Conv2d(6, 6, 3, padding=1, bias=False)
+        self.never = nn.Linear(5, 4)
+        self.head = nn.Linear(6, 3)
+        self.head_again = nn.Linear(6, 3)
+        self.head_again.weight = self.head.weight
+
+    def forward(self, x, cut=lambda part, x: part(x)):
+        x = cut(self.twice, F.relu(cut(self.twice, F.relu(self.first(x)))))
+        x = x.mean(dim=(2, 3))
+        return self.head(x) + self.head_again(x.square())
+
+
+def scored(recipe, model=None):
+    model = (model or Odd()).to(memory_format=torch.channels_last).train()
+    return ScoredNet(model, prunable_names(model), recipe, generator(0, "scores"))
+
+
+def train(net, plan, *, early, steps=4, forward=None):
+    """Take steps by hand, with a freeze in the middle."""
+    optimizer = make_optimizer(plan, net.trainable())
+    batches = list(tiny_data().train.batches(8, seed=0))
+    for step in range(steps):
+        if step == steps // 2:
+            some = {
+                name: torch.rand(q.shape, generator=generator(1, name)) < 0.7
+                for name, q in net.alive.items()
+            }
+            net.freeze_(some, {(name,): int(q.sum()) // 2 for name, q in some.items()})
+            net.clear_state(optimizer)
+        images, labels = batches[step % len(batches)]
+        loss = F.cross_entropy((forward or net.model)(images), labels)
+        with net.stepping(optimizer, early=early):
+            loss.backward()
+    return net
+
+
+def assert_same(one, other):
+    for name, weight in one.effective.items():
+        assert torch.equal(weight, other.effective[name]), name
+    if isinstance(one, ScoredNet):
+        for name, score in one.raw_scores.items():
+            assert torch.equal(score, other.raw_scores[name]), name
+            assert torch.equal(one.mask[name], other.mask[name]), name
+
+
+RECIPES = {
+    "gem_miner": {},
+    "edge_popup": {},
+    "global_ep": {},
+    "gradual_ep_l2": {},
+    "gem_miner l1": {"regularizer": "l1"},
+    "gem_miner none": {"regularizer": "none"},
+    "gem_miner bernoulli": {"rounding": "bernoulli"},
+    "gem_miner open": {"rounding": "open"},
+}
+PLANS = {
+    "sgd": Plan(lr=0.3, weight_decay=0.01),
+    "without momentum": Plan(lr=0.3, momentum=0),
+    "nesterov": Plan(lr=0.3, nesterov=True),
+    "adam": Plan(lr=0.05, optimizer="adam", weight_decay=0.01),
+    "adamw": Plan(lr=0.05, optimizer="adamw", weight_decay=0.01),
+}
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_scores_are_the_same_whether_they_move_inside_the_backward_pass_or_after(recipe, plan):
+    made = REGISTRY.recipe(recipe.split()[0], parts=RECIPES[recipe])
+    one, other = (train(scored(made), plan, early=early) for early in (True, False))
+    assert_same(one, other)
+    start = scored(made)
+    for name in one.scores:
+        moved = not torch.equal(one.raw_scores[name], start.raw_scores[name])
+        pulled = made.regularizer.name != "none" or plan.weight_decay
+        assert moved == (name != "never.weight" or bool(pulled))
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_weights_are_the_same_whether_they_are_masked_inside_the_backward_pass_or_after(plan):
+    one, other = (
+        train(MaskedNet(Odd(), prunable_names(Odd())), plan, early=early) for early in (True, False)
+    )
+    assert_same(one, other)
+    assert all(
+        one.effective[name][~alive].count_nonzero() == 0 for name, alive in one.alive.items()
+    )
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_step_is_taken_when_it_is_said_to_be(early):
+    """Early frees each gradient inside the backward pass: that is what saves time and memory."""
+    net = scored(REGISTRY.recipe("gem_miner"), tiny_net())
+    before = {name: score.clone() for name, score in net.raw_scores.items()}
+    images, labels = next(iter(tiny_data().train.batches(8, seed=0)))
+    loss = F.cross_entropy(net.model(images), labels)
+    with net.stepping(make_optimizer(PLANS["sgd"], net.trainable()), early=early):
+        loss.backward()
+        moved = [not torch.equal(net.raw_scores[name], old) for name, old in before.items()]
+        gone = [parameter.grad is None for parameter in net.parameters.values()]
+    assert moved == gone == [early] * len(before)
+    assert not any(torch.equal(net.raw_scores[name], old) for name, old in before.items())
+    assert all(tensor.grad is None for tensor in (*net.scores.values(), *net.parameters.values()))
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_backward_pass_outside_a_step_moves_nothing(fails):
+    net = scored(REGISTRY.recipe("gem_miner"), tiny_net())
+    images, _ = next(iter(tiny_data().train.batches(8, seed=0)))
+    optimizer = make_optimizer(PLANS["sgd"], net.trainable())
+    if fails:
+        with pytest.raises(ZeroDivisionError), net.stepping(optimizer):
+            raise ZeroDivisionError
+    before = {name: score.clone() for name, score in net.raw_scores.items()}
+    net.model(images).sum().backward()
+    assert all(torch.equal(net.raw_scores[name], old) for name, old in before.items())
+
+
+class OwnL2(Regularizer):
+    """The square of every score, by its penalty alone."""
+
+    name = "own_l2"
+    weight: float = 0.05
+
+    def penalty(self, scores):
+        return self.weight * sum(score.square().sum() for score in scores.values())
+
+
+class LayerL2(OwnL2):
+    """The same, asked for layer by layer."""
+
+    name = "layer_l2"
+    scope = "layer"
+
+
+class OwnThreshold(Rounding):
+    """One half is the threshold, for the whole network at once."""
+
+    name = "own_threshold"
+    needs_unit_interval = True
+
+    def masks(self, view, alive, shares, rng):
+        assert list(view) == list(alive) == prunable_names(Odd())
+        return {name: score > 0.5 for name, score in view.items()}.items()
+
+
+@pytest.mark.parametrize("early", [True, False])
+@pytest.mark.parametrize("regularizer", [OwnL2(), LayerL2()])
+def test_parts_that_declare_nothing_or_bring_no_closed_form_learn_the_same(regularizer, early):
+    recipe = REGISTRY.recipe("gem_miner")
+    expected = train(
+        scored(recipe.model_copy(update={"regularizer": L2(weight=0.05)})), PLANS["sgd"], early=True
+    )
+    own = {"regularizer": regularizer, "rounding": OwnThreshold()}
+    net = train(scored(recipe.model_copy(update=own)), PLANS["sgd"], early=early)
+    for name, score in expected.raw_scores.items():
+        torch.testing.assert_close(net.raw_scores[name], score)
+
+
+class Sloped(Threshold):
+    """A rounding through which gradients pass where the mask is one, halved."""
+
+    name = "sloped"
+
+    def slope(self, view, mask):
+        return mask * 0.5
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_the_slope_of_a_rounding_is_taken_at_the_mask_of_the_forward_pass(early):
+    recipe = REGISTRY.recipe("gem_miner", parts={"regularizer": "none"})
+    net = scored(recipe.model_copy(update={"rounding": Sloped()}), tiny_net())
+    plain = scored(recipe, tiny_net())
+    mask, start = net.mask, {name: score.clone() for name, score in net.raw_scores.items()}
+    images, labels = next(iter(tiny_data().train.batches(8, seed=0)))
+    for each in (net, plain):
+        optimizer = torch.optim.SGD(each.trainable(), lr=1e-3)  # too short to reach any bound
+        loss = F.cross_entropy(each.model(images), labels)
+        with each.stepping(optimizer, early=early):
+            loss.backward()
+    for name, old in start.items():
+        inside = (old > 0.01) & (old < 0.99)
+        expected = (plain.raw_scores[name] - old) * mask[name] * 0.5
+        torch.testing.assert_close(
+            (net.raw_scores[name] - old)[inside], expected[inside], rtol=1e-2, atol=1e-7
+        )
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_layers_that_share_a_budget_are_rounded_together(early):
+    """Two groups of two layers each: neither one per layer nor one for all."""
+    net = scored(REGISTRY.recipe("edge_popup"), tiny_net())
+    a, b, c, d = net.scores
+    net.freeze_(net.alive, {(a, d): 50, (b, c): 20})
+    optimizer = make_optimizer(PLANS["sgd"], net.trainable())
+    for images, labels in tiny_data().train.batches(8, seed=0):
+        loss = F.cross_entropy(net.model(images), labels)
+        with net.stepping(optimizer, early=early):
+            loss.backward()
+        used = {name: weight != 0 for name, weight in net.effective.items()}
+        assert used[a].sum() + used[d].sum() == 50
+        assert used[b].sum() + used[c].sum() == 20
+        assert all(torch.equal(used[name], mask) for name, mask in net.mask.items())
+
+
+@pytest.mark.parametrize(
+    "rounding", [part.thing() for part in REGISTRY.parts["roundings"].values()]
+)
+def test_a_rounding_looks_no_further_than_it_says(rounding):
+    view = {name: torch.rand(6, 5, generator=generator(0, name)) for name in "abc"}
+    alive = {name: torch.rand(6, 5, generator=generator(1, name)) < 0.8 for name in "abc"}
+    shares = {("a", "c"): 20, ("b",): 7}
+    masks = dict(rounding.masks(view, alive, shares, generator(0, "")))
+    units = {"layer": [("a",), ("b",), ("c",)], "share": list(shares), "network": [tuple("abc")]}
+    for unit in units[rounding.scope]:
+        own = {group: count for group, count in shares.items() if set(group) <= set(unit)}
+        parts = [{name: each[name] for name in unit} for each in (view, alive)]
+        for name, mask in rounding.masks(*parts, own, generator(0, "")):
+            assert torch.equal(mask, masks[name])
+
+
+def test_the_gradient_of_a_shared_weight_in_two_pieces_is_refused():
+    """Reentrant checkpoints run a backward pass each, so neither has the whole gradient."""
+    net = scored(REGISTRY.recipe("gem_miner"))
+
+    def forward(images):
+        return net.model(images, lambda part, x: checkpoint(part, x, use_reentrant=True))
+
+    with pytest.raises(TrainingError, match=r"'twice\.weight' arrived in two pieces"):
+        train(net, PLANS["sgd"], early=True, forward=forward)
+
+
+@pytest.mark.parametrize("pruner", ["gem_miner", "edge_popup"])
+def test_checkpointing_changes_nothing(pruner):
+    recipe = REGISTRY.recipe(pruner)
+    net, plain = scored(recipe), scored(recipe)
+
+    def forward(images):
+        return net.model(images, lambda part, x: checkpoint(part, x, use_reentrant=False))
+
+    train(net, PLANS["sgd"], early=True, forward=forward)
+    assert_same(net, train(plain, PLANS["sgd"], early=True))
