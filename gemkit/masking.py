@@ -201,6 +201,10 @@ class ScoredNet(MaskedNet):
         if scope == "network":
             units = [tuple(self.scores)]
         self._unit_of = {name: unit for unit in units for name in unit}
+        self._shares_in = {
+            unit: {group: n for group, n in shares.items() if set(group) <= set(unit)}
+            for unit in units
+        }
         self.round_()
 
     @contextmanager
@@ -265,14 +269,17 @@ class ScoredNet(MaskedNet):
         for unit in dict.fromkeys(self._unit_of[name] for name in self.scores):
             self._round(unit)
 
-    def _round(self, names: Sequence[str]) -> None:
-        view = {name: self.scoring.view(self.scores[name].detach()) for name in names}
-        alive = {name: self.alive[name] for name in names}
-        shares = {group: n for group, n in self.shares.items() if alive.keys() >= set(group)}
+    def _round(self, unit: tuple[str, ...]) -> None:
+        view = {name: self.scoring.view(self.scores[name].detach()) for name in unit}
+        alive = {name: self.alive[name] for name in unit}
         self._drawn_from = self.rng.get_state()
-        for name, mask in self.recipe.rounding.masks(view, alive, shares, self.rng):
-            factor = mask.view(torch.uint8) if mask.dtype == torch.bool else mask
-            torch.mul(self._live[name], factor, out=self.parameters[name].detach())
+        for name, mask in self.recipe.rounding.masks(view, alive, self._shares_in[unit], self.rng):
+            weight = self.parameters[name].detach()
+            if (
+                mask.dtype == torch.bool
+            ):  # torch is several times slower when types mix in a product
+                mask = weight.copy_(mask.view(torch.uint8))
+            torch.mul(self._live[name], mask, out=weight)
 
     def clear_state(self, optimizer: torch.optim.Optimizer) -> None:
         """Keep the momentum of frozen scores: alive alone keeps them out of the network."""

@@ -4,10 +4,9 @@ Nothing is kept by comparing with a threshold alone: ties would then be kept, or
 together. Weights are ranked by importance, highest first, and among equals by position.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from fractions import Fraction
-from functools import reduce
+from functools import partial, reduce
 from heapq import heapify, heappop, heappush
 from itertools import chain
 
@@ -15,11 +14,10 @@ import torch
 from torch import Tensor
 
 from gemkit.errors import ImportanceError
-from gemkit.tensors import Tensors, total
+from gemkit.tensors import Tensors
 from gemkit.topk import (
+    Array,
     Flat,
-    TieOutOfOrderError,
-    are_finite,
     as_array,
     as_tensor,
     count_ones,
@@ -33,8 +31,6 @@ This makes "global" a value instead of a mode: it is one group of all layers, `{
 where a layer-wise allocation is one group per layer, `{("a",): 10, ("b",): 20}`. Every layer is
 in exactly one group; the order of the names in a group decides ties between layers.
 """
-
-_WORTH_THREADS = 1 << 20  # entries
 
 
 # --- which weights -------------------------------------------------------------------------------
@@ -53,11 +49,9 @@ def keep_top(importance: Tensors, alive: Tensors, shares: Shares) -> Tensors:
     living = dict(zip(alive, count_living(alive), strict=True))
     _check_finite(importance, alive, living)
 
-    def select(group: tuple[str, ...]) -> list[Tensor]:
-        return _select(group, importance, alive, living, shares[group])
-
     masks: Tensors = {}
-    for group, chosen in zip(shares, _each(select, list(shares), total(importance)), strict=True):
+    for group, count in shares.items():
+        chosen = _select(group, importance, alive, living, count)
         masks |= zip(group, chosen, strict=True)
     return {name: masks[name] for name in importance}
 
@@ -67,28 +61,15 @@ def count_living(alive: Tensors) -> list[int]:
     return count_ones(as_array(_flat(mask, _memory_order(mask))) for mask in alive.values())
 
 
-def _each(
-    select: Callable[[tuple[str, ...]], list[Tensor]], groups: list[tuple[str, ...]], size: int
-) -> Iterable[list[Tensor]]:
-    """Select from every group, on as many threads as torch uses where that is worth starting them.
-
-    NumPy works on one thread, but lets others work meanwhile.
-    """
-    threads = min(torch.get_num_threads(), len(groups))
-    if threads == 1 or size < _WORTH_THREADS:
-        return map(select, groups)
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(select, groups))
-
-
 def _check_finite(importance: Tensors, alive: Tensors, living: dict[str, int]) -> None:
-    """Refuse importance that cannot be ranked; only layers with odd extremes are looked into."""
+    """Refuse importance that cannot be ranked; only layers with odd sums are looked into."""
     names = [name for name in importance if living[name]]
-    arrays = [
-        as_array(_flat(part, _memory_order(part))) for part in (importance[name] for name in names)
-    ]
+    if not names:
+        return
+    # A sum is finite only if every term is: nan and inf survive any addition.
+    sums = torch.stack([importance[name].sum() for name in names]).isfinite().tolist()
     problems = []
-    for name in (name for name, fine in zip(names, are_finite(arrays), strict=True) if not fine):
+    for name in (name for name, fine in zip(names, sums, strict=True) if not fine):
         values = importance[name][alive[name].bool()]
         nans, infs = int(values.isnan().sum()), int(values.isinf().sum())
         if nans or infs:
@@ -106,10 +87,8 @@ def _select(
     alive: Tensors,
     living: dict[str, int],
     count: int,
-    *,
-    c_order: bool = False,
 ) -> list[Tensor]:
-    """Mark the top of a group; positions count in C order only where ties make them matter."""
+    """Mark the top of a group, looking at each layer as it lies in memory."""
     present = sum(living[name] for name in group)
     if not 0 <= count <= present:
         raise ValueError(f"asked to keep {count} of the {present} living weights of {group}")
@@ -120,19 +99,16 @@ def _select(
     widest = reduce(torch.promote_types, [importance[name].dtype for name in group])
     parts, orders = [], []
     for name in group:
-        order = None if c_order else _memory_order(importance[name])
+        order = _memory_order(importance[name])
         everywhere = living[name] == alive[name].numel()
         where = None if everywhere else as_array(_flat(alive[name].bool(), order))
         values = as_array(_flat(importance[name], order).to(widest))
-        parts.append(Flat(values, where, ordered=order is None))
+        place = None if order is None else partial(_c_position, importance[name].shape)
+        parts.append(Flat(values, where, place))
         orders.append(order)
-    try:
-        masks = top(parts, count)
-    except TieOutOfOrderError:
-        return _select(group, importance, alive, living, count, c_order=True)
     return [
         _in_shape(as_tensor(mask), alive[name].shape, order)
-        for mask, name, order in zip(masks, group, orders, strict=True)
+        for mask, name, order in zip(top(parts, count), group, orders, strict=True)
     ]
 
 
@@ -142,6 +118,13 @@ def _memory_order(tensor: Tensor) -> tuple[int, ...] | None:
     if tensor.ndim == 4 and not tensor.is_contiguous():
         return channels_last
     return None
+
+
+def _c_position(shape: torch.Size, position: Array) -> Array:
+    """Turn positions in the channels-last layout of this shape into positions in C order."""
+    channels, area = shape[1], shape[2] * shape[3]
+    pixel, channel = position // channels, position % channels
+    return (pixel // area * channels + channel) * area + pixel % area
 
 
 def _flat(tensor: Tensor, order: tuple[int, ...] | None) -> Tensor:

@@ -8,6 +8,7 @@ elsewhere on tensors. All but the few functions below that say so is the same fo
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from math import gcd, inf, sqrt
 from typing import Any, NamedTuple
 
@@ -18,7 +19,6 @@ from torch import Tensor
 Array = Any  # np.ndarray on the CPU, Tensor elsewhere
 
 _SMALL = 1 << 14  # entries; up to here a sample tells too little
-_LARGE = 1 << 18  # entries; from here on ranking a bracket beats ranking everything
 
 
 class Flat(NamedTuple):
@@ -26,7 +26,8 @@ class Flat(NamedTuple):
 
     values: Array
     living: Array | None = None
-    ordered: bool = True  # whether position here is position in C order, which decides ties
+    place: Callable[[Array], Array] | None = None
+    """Turns positions here into positions in C order, which decide ties (None: they are)."""
 
     def ranked(self, stride: int = 1) -> Array:
         """Return every `stride`-th value, with -inf where it does not count."""
@@ -43,9 +44,16 @@ class Flat(NamedTuple):
             marked &= self.living
         return marked
 
+    def places(self, positions: Array) -> Array:
+        """Return where in C order these positions are."""
+        return positions if self.place is None else self.place(positions)
 
-class TieOutOfOrderError(Exception):
-    """Ties must be told apart by position, and positions are not in C order."""
+    def last(self, positions: Array, count: int) -> Array:
+        """Return those `count` of rising positions that come last in C order."""
+        if self.place is None:
+            return positions[len(positions) - count :]
+        places = self.place(positions)
+        return positions[places >= _nth_largest(places, count)]
 
 
 def top(parts: Sequence[Flat], count: int) -> list[Array]:
@@ -61,7 +69,7 @@ def top(parts: Sequence[Flat], count: int) -> list[Array]:
         low, high = _bracket(parts, count, size)
         if low == high:
             masks = _top_down_to(low, parts, count)
-        elif size > _LARGE:
+        else:
             masks = _top_between(low, high, parts, count)
     if masks is None:
         everything = _joined([part.ranked() for part in parts])
@@ -96,15 +104,6 @@ def count_ones(masks: Iterable[Array]) -> list[int]:
     return counts
 
 
-def are_finite(arrays: Sequence[Array]) -> list[bool]:
-    """Tell of each array, none of them empty, whether all its values are finite."""
-    if all(isinstance(array, np.ndarray) for array in arrays):
-        return [bool(np.isfinite(array.min()) and np.isfinite(array.max())) for array in arrays]
-    extremes = torch.stack([torch.stack(torch.aminmax(array)) for array in arrays])
-    fine: list[bool] = extremes.isfinite().all(dim=1).tolist()
-    return fine
-
-
 def _positions(marks: Array) -> Array:
     """Return where a flat mask is one."""
     return np.flatnonzero(marks) if isinstance(marks, np.ndarray) else marks.nonzero().view(-1)
@@ -133,9 +132,9 @@ def _nth_largest(values: Array, count: int) -> float:
 
 def _bracket(parts: Sequence[Flat], count: int, size: int) -> tuple[float, float]:
     """Guess from a sample what the `count`-th largest lies between; equal bounds if it ties."""
-    # Up to _LARGE it only has to find heavy ties, and a smaller sample does. A stride without
-    # common factors with kernel sizes and channel counts gives all their positions a turn.
-    stride = int(size ** (1 / 3 if size > _LARGE else 1 / 2))
+    # A stride without common factors with kernel sizes and channel counts gives all their
+    # positions a turn.
+    stride = int(size ** (1 / 3))
     while gcd(stride, 2 * 3 * 5 * 7) > 1:
         stride -= 1
     sample = _joined([part.ranked(stride) for part in parts])
@@ -160,9 +159,7 @@ def _top_down_to(value: float, parts: Sequence[Flat], count: int) -> list[Array]
         return None
     for part, mask, tie, found in zip(parts, masks, ties, tied, strict=True):
         if found > wanted:
-            if wanted and not part.ordered:
-                raise TieOutOfOrderError
-            mask[_positions(tie)[wanted:]] = False
+            mask[part.last(_positions(tie), found - wanted)] = False
         wanted -= min(wanted, found)
     return masks
 
@@ -177,12 +174,23 @@ def _top_between(low: float, high: float, parts: Sequence[Flat], count: int) -> 
         return None
     for band, mask in zip(bands, masks, strict=True):
         band ^= mask
-    places = [_positions(band) for band in bands]
-    inside = [part.values[place] for part, place in zip(parts, places, strict=True)]
-    ordered = all(part.ordered for part in parts)
-    (chosen,) = top([Flat(_joined(inside), ordered=ordered)], count - above)
+    inside = [_positions(band) for band in bands]
+    values = [part.values[positions] for part, positions in zip(parts, inside, strict=True)]
+    place = partial(_places_inside, parts, inside)
+    (chosen,) = top([Flat(_joined(values), place=place)], count - above)
     start = 0
-    for mask, place in zip(masks, places, strict=True):
-        mask[place] = chosen[start : start + len(place)]
-        start += len(place)
+    for mask, positions in zip(masks, inside, strict=True):
+        mask[positions] = chosen[start : start + len(positions)]
+        start += len(positions)
     return masks
+
+
+def _places_inside(parts: Sequence[Flat], inside: Sequence[Array], chosen: Array) -> Array:
+    """Return the places of some of the entries inside a bracket, counted through all parts."""
+    places, start, before = [], 0, 0
+    for part, positions in zip(parts, inside, strict=True):
+        mine = chosen[(chosen >= start) & (chosen < start + len(positions))] - start
+        places.append(part.places(positions[mine]) + before)
+        start += len(positions)
+        before += len(part.values)
+    return _joined(places)

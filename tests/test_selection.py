@@ -115,9 +115,9 @@ def shares_of(draw, alive):
 
 
 @contextmanager
-def shortcuts(small, large):
+def shortcuts(small=0):
     """Let the shortcuts for large tensors work on small ones too."""
-    with mock.patch.multiple(topk, _SMALL=small, _LARGE=large):
+    with mock.patch.object(topk, "_SMALL", small):
         yield
 
 
@@ -131,9 +131,9 @@ def test_equals_a_stable_sort(problem):
 
 
 @settings(deadline=None, max_examples=200)
-@given(problems(), st.sampled_from([(0, 0), (8, 100), (0, 10**9)]))
-def test_equals_a_stable_sort_by_every_shortcut(problem, limits):
-    with shortcuts(*limits):
+@given(problems(), st.sampled_from([0, 8, 100]))
+def test_equals_a_stable_sort_by_every_shortcut(problem, small):
+    with shortcuts(small):
         assert equal(problem.solve(), by_stable_sort(*problem))
 
 
@@ -189,7 +189,7 @@ def test_no_guess_of_a_bracket_can_change_the_result(problem, data):
     guess = sorted([data.draw(offered), data.draw(offered)])
     if data.draw(st.booleans()):
         guess = [guess[0], guess[0]]
-    with shortcuts(0, 0), mock.patch.object(topk, "_bracket", return_value=tuple(guess)):
+    with shortcuts(), mock.patch.object(topk, "_bracket", return_value=tuple(guess)):
         assert equal(problem.solve(), by_stable_sort(*problem))
 
 
@@ -227,7 +227,7 @@ def taken_route(values, count):
 def test_a_bracket_is_used_for_large_tensors_only():
     values = torch.randn(LARGE, generator=torch.Generator().manual_seed(0))
     assert taken_route(values, LARGE // 50) == [True]
-    assert taken_route(values[: LARGE // 5], LARGE // 50) == []
+    assert taken_route(values[: LARGE // 70], LARGE // 500) == []
 
 
 def test_a_sample_that_misleads_costs_time_but_not_the_result():
@@ -261,24 +261,11 @@ def test_ranking_elsewhere_than_on_the_cpu_finds_the_same(count):
 
 
 @settings(deadline=None, max_examples=100)
-@given(problems(), st.sampled_from([(0, 0), (8, 100)]))
-def test_equals_a_stable_sort_where_numpy_has_no_view(problem, limits):
+@given(problems(), st.sampled_from([0, 8]))
+def test_equals_a_stable_sort_where_numpy_has_no_view(problem, small):
     """What runs on other devices, run here: tensors instead of arrays."""
-    with shortcuts(*limits), mock.patch.object(selection, "as_array", lambda tensor: tensor):
+    with shortcuts(small), mock.patch.object(selection, "as_array", lambda tensor: tensor):
         assert equal(problem.solve(), by_stable_sort(*problem))
-
-
-def test_many_groups_on_several_threads_give_the_same():
-    rng = torch.Generator().manual_seed(0)
-    importance = {f"layer{n}": torch.randn(300_000, generator=rng) for n in range(5)}
-    alive = {name: torch.ones_like(value) for name, value in importance.items()}
-    problem = Problem(importance, alive, {(name,): 9_999 for name in importance})
-    alone = problem.solve()
-    torch.set_num_threads(3)
-    try:
-        assert equal(problem.solve(), alone)
-    finally:
-        torch.set_num_threads(1)
 
 
 def test_selects_on_any_device(device):
