@@ -104,3 +104,10 @@ def test_a_ticket_tells_how_its_search_rewound(gemkit):
     shown = gemkit("ticket", "show", result["ticket"])
     assert "rewind    clock 0.0" in shown.stdout
     assert "18 epochs, 6 freezes" in shown.stdout
+
+
+def test_the_fields_of_rewind_are_listed_like_those_of_parts(gemkit):
+    [rewind] = answer(gemkit("parts", "rewind", "--json"))["rewind"]
+    assert [field["name"] for field in rewind["fields"]] == ["weights", "clock"]
+    assert {tuple(field["bounds"].items()) for field in rewind["fields"]} == {((">=", 0),)}
+    assert "weights = (unset)" in gemkit("parts").stdout

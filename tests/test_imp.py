@@ -180,6 +180,13 @@ def test_one_shot_lottery_tickets_are_one_round():
     assert all(torch.equal(rung.state[name], start[name]) for name in start)
 
 
+def test_a_rung_names_the_plugins_that_made_it_as_the_ticket_does(monkeypatch):
+    monkeypatch.setattr("gemkit.api.versions_of", lambda parts, registry: {"mine": "7.1"})
+    rungs, ticket = ladder("imp_long_cold")
+    assert rungs[-1].info.versions == ticket.info.versions
+    assert rungs[0].info.versions["mine"] == "7.1"
+
+
 @settings(deadline=None, max_examples=15)
 @given(
     seed=st.integers(0, 99),

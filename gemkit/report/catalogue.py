@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
 from gemkit.errors import UnknownNameError, did_you_mean
 from gemkit.parts import Part
+from gemkit.recipe import Rewind
 from gemkit.registry import KINDS, Entry, RecipeData, Registry
 from gemkit.report.tables import text_table
 
@@ -31,6 +33,7 @@ def catalogue(registry: Registry, kind: str | None = None) -> dict[str, list[dic
     listed = {
         name: [_describe_part(entry) for entry in registry.parts[name].values()] for name in KINDS
     }
+    listed["rewind"] = [_describe_rewind()]
     listed["pruners"] = [_describe_pruner(name, entry) for name, entry in registry.pruners.items()]
     if kind is None:
         return listed
@@ -87,6 +90,17 @@ def _describe_part(entry: Entry[type[Part]]) -> dict[str, Any]:
     }
 
 
+def _describe_rewind() -> dict[str, Any]:
+    """Describe what a recipe rewinds: no part, but its fields are set like a part's."""
+    return {
+        "name": "rewind",
+        "help": first_sentence(Rewind),
+        "fields": [_describe_field(name, info) for name, info in Rewind.model_fields.items()],
+        "plugin": Rewind.__module__,
+        "distribution": "built into gemkit",
+    }
+
+
 def _describe_pruner(name: str, entry: Entry[RecipeData]) -> dict[str, Any]:
     return {
         "name": name,
@@ -96,7 +110,7 @@ def _describe_pruner(name: str, entry: Entry[RecipeData]) -> dict[str, Any]:
     }
 
 
-def first_sentence(part: type[Part]) -> str:
+def first_sentence(part: type[BaseModel]) -> str:
     """Return the first paragraph of a part's documentation on one line."""
     return " ".join((inspect.getdoc(part) or "").split("\n\n")[0].split())
 
