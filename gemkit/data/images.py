@@ -68,7 +68,7 @@ class ImageDataset(SplitDataset):
         files = [listing.files[number] for number in chosen]
         if self.memory == "never":
             return None, size or _native_size(files)
-        cache = cache_file(listing.root, [size, self.limit, self.limit and self.train_on])
+        cache = cache_file(listing.root, [size, self.limit])
         mark = fingerprint(listing, chosen)
         images = recall(cache, mark, len(files))
         if images is not None:
