@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+from typing import get_args
 
 import pytest
 import timm
@@ -14,6 +15,7 @@ from torch import nn
 from torch.func import functional_call
 
 from gemkit import load_plugins
+from gemkit.cli.options import NORMS
 from gemkit.errors import GemkitError, ModelError, OptionError
 from gemkit.models.foreign import strip_biases_, strip_norms_
 from gemkit.models.from_torchvision import Torchvision
@@ -330,6 +332,12 @@ def test_mistakes_end_with_one_message(gemkit, words):
 def test_the_switches_are_the_built_in_networks_fields(gemkit, flags, fields):
     run = answer(gemkit("run", *TINY, "-o", "model.width=4", *flags, "--json"))
     assert {key: run["model"][key] for key in fields} == fields
+
+
+def test_the_helps_choice_of_norms_is_every_networks():
+    for entry in REGISTRY.parts["models"].values():
+        if "bn" in entry.thing.model_fields:
+            assert set(get_args(entry.thing.model_fields["bn"].annotation)) == set(NORMS)
 
 
 def test_loading_plugins_does_not_import_the_libraries():
