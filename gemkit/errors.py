@@ -48,6 +48,10 @@ class ModelError(GemkitError):
     """A network that cannot be built, or weights that do not fit it."""
 
 
+class CheckError(GemkitError):
+    """A sanity check that cannot be made, or whose control would be no fair one."""
+
+
 class DataError(GemkitError):
     """A data set that is missing, damaged, or does not suit the request."""
 

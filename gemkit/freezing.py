@@ -65,6 +65,14 @@ def measure(scores: Scores, probe: Probe) -> Tensors:
     return {name: importance[name].detach() for name in probe.weights}
 
 
+def negated(importance: Tensors) -> Tensors:
+    """Turn the order around: −v, also where 1/v would divide by zero or keep a sign's order."""
+    return {
+        name: -(value if value.is_signed() else value.to(torch.int64))
+        for name, value in importance.items()
+    }
+
+
 class Freezer:
     """Carries out the freezes of one search, keeps their history and reports collapse."""
 
@@ -94,15 +102,16 @@ class Freezer:
         record = FreezeRecord(step=step, target=density, alive=kept(alive), kept=kept(mask))
         self.history.append(record)
         self.phase.tell(Froze(step, density, record.alive, record.kept, total(alive)))
-        self._refuse_nothing(step, mask)
+        # An inverted search freezes just what rounding keeps: its mask may well be empty.
+        self._refuse_nothing(step, alive if self.recipe.invert else mask)
         # A mask that is rounded anew in every step may recover; what is frozen may not.
         self._look(step, alive, for_good=True)
-        if not self.recipe.rounding.takes_measured:
+        if not self.recipe.rounding.takes_measured and not self.recipe.invert:
             self._look(step, mask, for_good=False)
 
     def final_mask(self, step: int, density: float) -> Tensors:
         """Settle which mask is the ticket, wear it, and make sure that it is alive."""
-        mask = self.net.alive if self.recipe.finalize == "alive" else self.net.mask
+        mask = self._chosen_mask()
         if self.on_collapse == "keep-one":
             limit = budget(total(mask), density)
             mask = keep_one(mask, self._importance(), self.net.alive, limit)
@@ -111,8 +120,18 @@ class Freezer:
         self._look(step, mask, for_good=True)
         return mask
 
+    def _chosen_mask(self) -> Tensors:
+        """Return the mask that `finalize` names, or what an inverted selection keeps."""
+        net, recipe = self.net, self.recipe
+        if recipe.invert and isinstance(net, ScoredNet) and recipe.rounding.spends_budget:
+            return keep_top(self._importance(), net.alive, net.shares)
+        return net.alive if recipe.invert or recipe.finalize == "alive" else net.mask
+
     def _importance(self) -> Tensors:
-        """Measure on the network as it is, with fresh batches where the scores want some."""
+        """Measure on the network as it is, with fresh batches where the scores want some.
+
+        Where the recipe inverts, everybody sees importance negated: the same order from its end.
+        """
         batches = draw(
             self.phase.data.train,
             self.recipe.scores.batches_wanted(),
@@ -130,7 +149,8 @@ class Freezer:
             scores=self.net.raw_scores if isinstance(self.net, ScoredNet) else {},
             shape=self.phase.data.shape,
         )
-        return measure(self.recipe.scores, probe)
+        importance = measure(self.recipe.scores, probe)
+        return negated(importance) if self.recipe.invert else importance
 
     def _look(self, step: int, mask: Tensors, *, for_good: bool) -> None:
         """Report layers without weights, and a network that no signal passes."""

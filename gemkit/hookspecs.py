@@ -91,7 +91,7 @@ def gemkit_initializers() -> list[type[Initializer]]:
 def gemkit_sanity_checks() -> list[type[SanityCheck]]:
     """Return controls that a ticket should beat.
 
-    Called once, at load. Each class can then be named when a ticket is checked.
+    Called once, at load. Each class can then be named in `gemkit check` and `gemkit run --check`.
     """
 
 

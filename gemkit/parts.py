@@ -25,6 +25,7 @@ from gemkit.tensors import Tensors
 
 if TYPE_CHECKING:
     from gemkit.data.source import Data
+    from gemkit.lab import Lab
     from gemkit.ticket import Ticket
 
 
@@ -215,11 +216,20 @@ class Initializer(Part):
 
 
 class SanityCheck(Part):
-    """A control: a ticket that a method with real insight should beat."""
+    """A control: a ticket that a method with real insight should beat.
+
+    Whatever is drawn comes from `lab.rng`, so that a seed gives the same control again.
+    """
+
+    keeps_count: ClassVar[bool] = True
+    """Whether a control keeps as many weights as its ticket; where it says so, it is held to it."""
+
+    def check_fit(self, lab: Lab) -> None:
+        """Raise what keeps this control from being made; asked before anything is computed."""
 
     @abstractmethod
-    def control(self, ticket: Ticket, rng: torch.Generator) -> Ticket:
-        """Make the control for this ticket, at the same density."""
+    def control(self, ticket: Ticket, lab: Lab) -> Ticket:
+        """Make the control for this ticket; `lab` can search, build and draw as its search did."""
 
 
 class ModelPart(Part):

@@ -30,6 +30,7 @@ BUILT_IN = (
     "gemkit.builtin.schedules",
     "gemkit.builtin.regularizers",
     "gemkit.builtin.initializers",
+    "gemkit.builtin.checks",
     "gemkit.methods.gem_miner",
     "gemkit.methods.edge_popup",
     "gemkit.methods.baselines",

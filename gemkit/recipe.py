@@ -65,6 +65,11 @@ class Recipe(BaseModel):
         description="which mask is the ticket: 'rounded' (what the search evaluated) or 'alive' "
         "(everything not frozen)",
     )
+    invert: bool = Field(
+        default=False,
+        description="keep the least important instead, by ranking −importance; roundings stay as "
+        "they are, and the ticket is what selection kept, whatever finalize says",
+    )
     density: float | None = Field(
         default=None,
         gt=0,

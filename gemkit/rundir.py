@@ -28,6 +28,7 @@ class RunDir:
     ticket.safetensors    what the search found
     finetuned.safetensors the same ticket with trained weights
     result.json           the outcome
+    checks.json           sanity checks, where some were made, and a picture of them
     """
 
     path: Path

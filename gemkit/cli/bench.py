@@ -85,7 +85,7 @@ def set_up(
 
     A network that a ticket is going to fill fetches no weights of its own.
     """
-    data = _load(dataset, world["data_dir"], fabric, download=world["download"])
+    data = load_data(dataset, world, fabric)
     with seeded(seed, torch.device("cpu")):
         build = model.skeleton if for_ticket else model.build
         network = build(data.shape, data.classes)
@@ -98,12 +98,12 @@ def set_up(
     return Bench(data, network, runtime, fabric, origin)
 
 
-def _load(dataset: DatasetPart, folder: Path | None, fabric: Fabric, *, download: bool) -> Data:
+def load_data(dataset: DatasetPart, world: Mapping[str, Any], fabric: Fabric) -> Data:
     """Load the data; the first process goes first, and the others find files and caches ready."""
-    data, problem = None, None
+    data, problem, folder = None, None, world["data_dir"]
     if fabric.is_global_zero:
         try:
-            if download:
+            if world["download"]:
                 dataset.download(folder)
             data = dataset.load(folder)
         except GemkitError as error:

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import click
 
+from gemkit.cli.check import check
 from gemkit.cli.listing import parts, plugins, show
 from gemkit.cli.ratios import ratios
 from gemkit.cli.run import run
@@ -83,5 +84,5 @@ def main() -> None:
     """
 
 
-for _command in (run, finetune, evaluate, ticket, ratios, parts, show, plugins):
+for _command in (run, check, finetune, evaluate, ticket, ratios, parts, show, plugins):
     main.add_command(_command)

@@ -14,7 +14,7 @@ from gemkit.cli.fields import Fields, sort_fields
 from gemkit.cli.options import Answer
 from gemkit.engine import finetune_plan
 from gemkit.errors import OptionError, TicketError
-from gemkit.parts import ModelPart
+from gemkit.parts import DatasetPart, ModelPart
 from gemkit.plan import Plan, Runtime
 from gemkit.plugins import load_plugins
 from gemkit.registry import Registry
@@ -121,10 +121,17 @@ def rebuild(
     fabric: Fabric,
 ) -> Bench:
     """Build the network and load the data a ticket speaks of, or those given instead."""
-    model = _model(ticket, registry, world["model"], fields["model"])
+    model, dataset = parts_of(ticket, registry, world, fields)
+    return set_up(model, dataset, world, seed, runtime, fabric, for_ticket=True)
+
+
+def parts_of(
+    ticket: Ticket, registry: Registry, world: Mapping[str, Any], fields: Fields
+) -> tuple[ModelPart, DatasetPart]:
+    """Find the network and the data set a ticket speaks of, or those given instead."""
     spec = world["dataset"] or _spec(ticket, "dataset")
     dataset = dataset_part(registry, spec, fields["dataset"], world["train_on"])
-    return set_up(model, dataset, world, seed, runtime, fabric, for_ticket=True)
+    return _model(ticket, registry, world["model"], fields["model"]), dataset
 
 
 def _model(

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from gemkit.cli.check import SEEDS
 from gemkit.cli.options import (
     BATCH_SIZE,
     EPOCHS,
@@ -32,6 +33,7 @@ Examples:
   gemkit run --pruner edge_popup --density 0.02 --seed 1
   gemkit run --rounding bernoulli -o regularizer.weight=3e-4 -o search.optimizer=adam
   gemkit show gem_miner > mine.toml; gemkit run --recipe mine.toml
+  gemkit run --check shuffle --check reinit
 """
 
 training_options = bundle(
@@ -98,6 +100,22 @@ training_options = bundle(
     type=click.Choice(POLICIES),
     default="error",
     help="When a layer or every path is lost: stop, go on, or keep its best weight.",
+)
+@option(
+    "Checks",
+    "--check",
+    "checks",
+    metavar="NAME",
+    multiple=True,
+    help="Then compare with this control (repeatable); see `gemkit parts checks`.",
+)
+@option(
+    "Checks",
+    "--check-seeds",
+    type=click.IntRange(1),
+    metavar="N",
+    default=SEEDS,
+    help="Seeds to compare over, this run's first.",
 )
 @training_machine_options
 @option(

@@ -11,7 +11,9 @@ from typing import Any
 import click
 
 from gemkit import engine, rundir
+from gemkit.checks import check_fit
 from gemkit.cli.bench import Bench, only_first_speaks, open_fabric, set_up
+from gemkit.cli.checking import check_run, lab_of, make_checks, report_text
 from gemkit.cli.job import Job, resolve
 from gemkit.cli.ladder import Ladder
 from gemkit.cli.options import Answer
@@ -36,12 +38,15 @@ def start(
     world: Mapping[str, Any],
     training: Mapping[str, Any],
     plugins: Sequence[Path],
+    checks: Sequence[str],
+    check_seeds: int,
     **choices: Any,  # noqa: ANN401 - the rest of what `resolve` takes
 ) -> Answer:
     """Resolve what was asked for, check it, and only then load data, make files and compute."""
     registry = load_plugins(files=plugins)
     job = resolve(registry, world=world, training=training, **choices)
     listeners = [_observer(registry, name) for name in observers]
+    controls = make_checks(registry, checks)
     if out is not None:
         rundir.check_free(out)
     fabric = open_fabric(job.runtime)
@@ -53,6 +58,8 @@ def start(
         )
         bench = set_up(job.model, job.dataset, world, job.seed, job.runtime, fabric)
         job = job.decided(bench.data)
+        lab = lab_of(job, bench, registry)
+        check_fit(controls, lab)
         run_dir = rundir.create(nowhere or out, job.name)
         run_dir.write_config(job.to_data())
         click.echo(job.recipe.to_toml())
@@ -60,7 +67,11 @@ def start(
             heard_by = [part.listen(run_dir.path) for part in listeners]
             data = carry_out(job, bench, run_dir, [log, *heard_by])
         run_dir.write_result(data)
-    return Answer(data, result_text(data, _next_command(data, plugins, world["data_dir"])))
+        text = result_text(data, _next_command(data, plugins, world["data_dir"]))
+        if controls:
+            data["checks"] = check_run(job, run_dir, data, controls, lab, check_seeds)
+            text = f"{text}\n\n{report_text(data['checks'])}"
+    return Answer(data, text)
 
 
 def carry_out(

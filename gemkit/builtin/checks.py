@@ -1,0 +1,288 @@
+"""Sanity checks: controls that tell what of a ticket matters, its weights, its mask or its layers.
+
+Frankle et al., "Pruning Neural Networks at Initialization: Why Are We Missing the Mark?" (2021):
+`shuffle`, `reinit`, `invert`. Su et al., "Sanity-Checking Pruning Methods: Random Tickets can Win
+the Jackpot" (2020): random tickets, `weight_shuffle`, and the three that corrupt the data.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from gemkit.data.source import Source, TensorSource
+from gemkit.data.splits import split_stratified
+from gemkit.errors import CheckError
+from gemkit.hookspecs import hookimpl
+from gemkit.parts import Initializer, SanityCheck
+from gemkit.selection import Shares, keep_top
+from gemkit.tensors import Tensors
+
+if TYPE_CHECKING:
+    from gemkit.lab import Lab
+    from gemkit.ticket import Ticket
+
+
+# --- another mask, or other weights --------------------------------------------------------------
+
+
+class Shuffle(SanityCheck):
+    """The same weights under a mask shuffled within every layer: do the connections matter?
+
+    Every layer keeps its count. A layer that keeps some but not all of its weights always gets
+    another mask: a draw that changes nothing is drawn again.
+    """
+
+    name = "shuffle"
+
+    def control(self, ticket: Ticket, lab: Lab) -> Ticket:
+        """Shuffle the mask."""
+        rng = lab.rng(self.name)
+        return replace(
+            ticket, mask={name: permuted(mask, rng) for name, mask in ticket.mask.items()}
+        )
+
+
+class WeightShuffle(SanityCheck):
+    """The same mask, the kept weights shuffled within every layer: does it matter which is where?
+
+    With signed constants this moves signs about and nothing else.
+    """
+
+    name = "weight_shuffle"
+
+    def control(self, ticket: Ticket, lab: Lab) -> Ticket:
+        """Shuffle what is kept; pruned weights stay where they are."""
+        rng, weights = lab.rng(self.name), {}
+        for name, mask in ticket.mask.items():
+            weights[name] = ticket.state[name].clone()
+            weights[name][mask] = permuted(weights[name][mask], rng)
+        return lab.with_weights(ticket, weights)
+
+
+class Reinit(SanityCheck):
+    """The same mask over weights drawn anew as the search drew them: do these weights matter?
+
+    They come from the recipe's own initializer, because another distribution would test that
+    instead. `reinit:kaiming_normal` is what the code of Rare Gems does, whose tickets are found in
+    signed constants. Biases and normalization layers stay as they are.
+    """
+
+    name = "reinit"
+    argument = "distribution"
+
+    distribution: str | None = Field(
+        default=None, description="an initializer to draw from instead of the recipe's own"
+    )
+
+    def check_fit(self, lab: Lab) -> None:
+        """Refuse an initializer that has nothing to draw."""
+        init = self._initializer(lab)
+        first, fresh = lab.first_weights(init), lab.fresh_weights(init)
+        if all(torch.equal(first[name], fresh[name]) for name in first):
+            raise CheckError(
+                f"initializer '{init.name}' draws the same weights for every seed, as it does for "
+                "a pretrained network; name another, as in reinit:kaiming_normal"
+            )
+
+    def control(self, ticket: Ticket, lab: Lab) -> Ticket:
+        """Draw all prunable weights anew."""
+        return lab.with_weights(ticket, lab.fresh_weights(self._initializer(lab)))
+
+    def _initializer(self, lab: Lab) -> Initializer:
+        return lab.initializer(self.distribution) if self.distribution else lab.recipe.init
+
+
+# --- random tickets ------------------------------------------------------------------------------
+
+
+class RandomLike(SanityCheck):
+    """A random ticket with as many weights in every layer: is it only about layer densities?
+
+    Mask and weights are drawn anew; nothing else of the search is left.
+    """
+
+    name = "random_like"
+
+    def control(self, ticket: Ticket, lab: Lab) -> Ticket:
+        """Draw a mask with the ticket's counts, and weights for it."""
+        return _random_ticket(ticket, lab, self.name, _shares_of(ticket))
+
+
+class RandomTicket(SanityCheck):
+    """A random ticket whose layers share the ticket's count by a rule that sees no data.
+
+    `random_ticket:NAME` takes any allocation.
+    """
+
+    name = "random_ticket"
+    argument: ClassVar[str | None] = "allocation"
+
+    allocation: str = Field(description="how layers share the count")
+
+    def check_fit(self, lab: Lab) -> None:
+        """Refuse an allocation that nobody registered."""
+        lab.allocation(self.allocation)
+
+    def control(self, ticket: Ticket, lab: Lab) -> Ticket:
+        """Draw a mask with the allocation's counts, and weights for it."""
+        everything = {name: torch.ones_like(mask) for name, mask in ticket.mask.items()}
+        chance = _chance(everything, lab.rng(f"{self.name} shares"))
+        shares = lab.allocation(self.allocation).keep(chance, everything, ticket.density)
+        return _random_ticket(ticket, lab, self.name, shares)
+
+
+class UniformRandom(RandomTicket):
+    """A random ticket with the same density in every layer."""
+
+    name = "uniform_random"
+    argument = None
+
+    allocation: str = Field(default="uniform", description="how layers share the count")
+
+
+class ErkRandom(RandomTicket):
+    """A random ticket with Erdős–Rényi densities: more in small and narrow layers."""
+
+    name = "erk"
+    argument = None
+
+    allocation: str = Field(default="erk", description="how layers share the count")
+
+
+# --- searching again -----------------------------------------------------------------------------
+
+
+class Invert(SanityCheck):
+    """Search again, but keep the least important weights: does the order matter?
+
+    Every freeze ranks −importance; what rounding does in between stays as it is. The search aims at
+    the density the ticket has. Inverting an inverted ticket restores the order.
+    """
+
+    name = "invert"
+
+    def control(self, ticket: Ticket, lab: Lab) -> Ticket:
+        """Search with the order turned around."""
+        change: dict[str, object] = {"invert": not lab.recipe.invert}
+        if lab.recipe.density is not None:
+            change["density"] = ticket.density
+        return lab.search(lab.recipe.model_copy(update=change), density=ticket.density)
+
+
+class CorruptedData(SanityCheck):
+    """Search again on spoilt training data; measuring and fine-tuning use the true ones.
+
+    The search aims at the same density; learned scores may end at another, which is reported.
+    """
+
+    keeps_count: ClassVar[bool] = False
+
+    @abstractmethod
+    def corrupt(self, train: TensorSource, classes: int, rng: torch.Generator) -> TensorSource:
+        """Return the spoilt training data."""
+
+    def check_fit(self, lab: Lab) -> None:
+        """Refuse data that are not in memory."""
+        _in_memory(lab.data.train)
+
+    def control(self, ticket: Ticket, lab: Lab) -> Ticket:
+        """Search on what `corrupt` returns."""
+        train = _in_memory(lab.data.train)
+        spoilt = self.corrupt(train, lab.data.classes, lab.rng(self.name))
+        return lab.search(data=replace(lab.data, train=spoilt))
+
+
+class RandomLabels(CorruptedData):
+    """Search with labels drawn by chance: does the search learn anything about the task?"""
+
+    name = "random_labels"
+
+    def corrupt(self, train: TensorSource, classes: int, rng: torch.Generator) -> TensorSource:
+        """Draw every label from all classes."""
+        labels = torch.randint(0, classes, train.labels.shape, generator=rng)
+        return replace(train, labels=labels.to(train.labels.device))
+
+
+class ShuffledPixels(CorruptedData):
+    """Search on images whose values are shuffled, each in its own way: does it see the images?"""
+
+    name = "shuffled_pixels"
+
+    def corrupt(self, train: TensorSource, classes: int, rng: torch.Generator) -> TensorSource:
+        """Shuffle all values of every image, channels included, before any augmentation."""
+        flat = train.images.flatten(1)
+        order = torch.rand(flat.shape, generator=rng).argsort(1).to(flat.device)
+        return replace(train, images=flat.gather(1, order).view_as(train.images))
+
+
+class HalfData(CorruptedData):
+    """Search on half of the training data, of every class: how much data does it need?"""
+
+    name = "half_data"
+
+    def corrupt(self, train: TensorSource, classes: int, rng: torch.Generator) -> TensorSource:
+        """Keep one half, drawn by chance."""
+        seed = int(torch.randint(0, 2**31, (), generator=rng))
+        chosen = split_stratified(train.labels, (1, 1), seed)[0].to(train.labels.device)
+        return replace(train, images=train.images[chosen], labels=train.labels[chosen])
+
+
+def _in_memory(train: Source) -> TensorSource:
+    if not isinstance(train, TensorSource):
+        raise CheckError(
+            f"it changes images and labels in memory, and {type(train).__name__} holds none"
+        )
+    return train
+
+
+# --- drawing -------------------------------------------------------------------------------------
+
+
+def permuted(values: Tensor, rng: torch.Generator) -> Tensor:
+    """Shuffle a tensor's entries; the result differs from it unless all its entries are equal."""
+    flat = values.flatten()
+    fixed = bool((flat == flat[:1]).all())
+    while True:
+        drawn = flat[torch.randperm(len(flat), generator=rng)]
+        if fixed or not torch.equal(drawn, flat):
+            return drawn.view_as(values)
+
+
+def _chance(like: Tensors, rng: torch.Generator) -> Tensors:
+    return {name: torch.rand(mask.shape, generator=rng) for name, mask in like.items()}
+
+
+def _shares_of(ticket: Ticket) -> Shares:
+    return {(layer.name,): layer.kept for layer in ticket.layers}
+
+
+def _random_ticket(ticket: Ticket, lab: Lab, purpose: str, shares: Shares) -> Ticket:
+    """Draw a mask with these counts, and all weights anew."""
+    everything = {name: torch.ones_like(mask) for name, mask in ticket.mask.items()}
+    mask = keep_top(_chance(everything, lab.rng(purpose)), everything, shares)
+    fresh = lab.fresh_weights(lab.recipe.init)
+    return lab.with_weights(replace(ticket, mask=mask), fresh)
+
+
+@hookimpl
+def gemkit_sanity_checks() -> list[type[SanityCheck]]:
+    """Register the checks."""
+    return [
+        Shuffle,
+        Reinit,
+        Invert,
+        RandomLike,
+        RandomTicket,
+        UniformRandom,
+        ErkRandom,
+        WeightShuffle,
+        RandomLabels,
+        ShuffledPixels,
+        HalfData,
+    ]

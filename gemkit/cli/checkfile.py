@@ -1,0 +1,116 @@
+"""checks.json: what was measured and how, so that more seeds and checks can be added later."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+
+from gemkit import rundir
+from gemkit.checks import TICKET, Trial
+from gemkit.errors import CheckError, OptionError
+from gemkit.lab import Lab
+from gemkit.parts import Part, SanityCheck
+from gemkit.plan import Plan
+from gemkit.provenance import versions_of
+from gemkit.recipe import part_data
+from gemkit.registry import Registry
+from gemkit.report.verdicts import CONFIDENCE, verdicts
+from gemkit.ticket import Ticket
+
+NAME = "checks.json"
+
+
+class _Known(BaseModel):
+    """What is read back from a file; verdicts and the like are made anew."""
+
+    model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
+
+    setting: dict[str, JsonValue]
+    checks: dict[str, dict[str, JsonValue]]
+    trials: list[Trial]
+
+
+@dataclass(frozen=True)
+class CheckFile:
+    """The trials of one ticket, all fine-tuned by one plan; `setting` tells which and how."""
+
+    setting: Mapping[str, Any]
+    checks: Mapping[str, Mapping[str, Any]]
+    trials: tuple[Trial, ...]
+    path: Path
+
+    @classmethod
+    def about(cls, ticket: Ticket, plan: Plan, lab: Lab, world: Sequence[Part]) -> "CheckFile":
+        """Begin a file for a ticket, a plan of fine-tuning, and the network and data of `world`."""
+        plugins = versions_of([*lab.recipe.parts().values(), *world], lab.registry)
+        setting = {
+            "ticket": ticket.digest(),
+            "finetune": plan.model_dump(mode="json"),
+            "world": [part_data(part) for part in world],
+            "device": lab.fabric.device.type if lab.fabric else lab.runtime.device,
+            "precision": lab.runtime.precision,
+            "versions": {"gemkit": version("gemkit"), "torch": torch.__version__, **plugins},
+        }
+        return cls(setting, {}, (), Path(NAME))
+
+    def continued(self, folder: Path, *, force: bool) -> "CheckFile":
+        """Go on with the file in a folder; one that was made another way is kept unless forced."""
+        path = folder / NAME
+        if force or not path.exists():
+            _make(folder)
+            return replace(self, path=path)
+        way_out = "replace it with --force, or give another --out"
+        try:
+            known = _Known.model_validate_json(path.read_bytes())
+        except (OSError, ValidationError) as error:
+            raise CheckError(f"{path} cannot be read as checks; {way_out}") from error
+        if known.setting != self.setting:
+            other = [key for key in self.setting if known.setting.get(key) != self.setting[key]]
+            raise CheckError(
+                f"{path} holds checks made another way ({', '.join(other)} differ), which cannot "
+                f"be compared; {way_out}"
+            )
+        return replace(self, checks=known.checks, trials=tuple(known.trials), path=path)
+
+    def asking(self, checks: Mapping[str, SanityCheck], registry: Registry) -> "CheckFile":
+        """Note how these checks are made, and forget trials in which they were made otherwise."""
+        asked = {
+            name: part_data(check) | {"versions": versions_of([check], registry)}
+            for name, check in checks.items()
+        }
+        changed = {name for name in asked if self.checks.get(name, asked[name]) != asked[name]}
+        trials = tuple(trial for trial in self.trials if trial.check not in changed)
+        return replace(self, checks={**self.checks, **asked}, trials=trials)
+
+    def with_trial(self, trial: Trial) -> "CheckFile":
+        """Add a trial."""
+        return replace(self, trials=(*self.trials, trial))
+
+    def write(self, margin: float) -> dict[str, Any]:
+        """Write everything, with the verdicts so far, and return it."""
+        order = [TICKET, *self.checks]
+        ordered = sorted(self.trials, key=lambda trial: (trial.seed, order.index(trial.check)))
+        data = {
+            "setting": self.setting,
+            "checks": self.checks,
+            "margin": margin,
+            "confidence": CONFIDENCE,
+            "trials": [trial.model_dump() for trial in ordered],
+            "verdicts": [verdict._asdict() for verdict in verdicts(ordered, margin)],
+        }
+        rundir.write(self.path, json.dumps(data, indent=2, allow_nan=False) + "\n")
+        return data
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OptionError(
+            f"cannot make the folder {folder}: {error.strerror}; choose another with --out"
+        ) from error

@@ -1,0 +1,195 @@
+"""The body of `gemkit check`, and of `gemkit run --check`."""
+
+import time
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gemkit.checks import TICKET, Trial, trials, work
+from gemkit.cli.bench import Bench, load_data, only_first_speaks, open_fabric
+from gemkit.cli.checkfile import CheckFile
+from gemkit.cli.choices import validated
+from gemkit.cli.fields import Fields, sort_fields
+from gemkit.cli.job import Job
+from gemkit.cli.options import Answer
+from gemkit.cli.progress import warning
+from gemkit.cli.retraining import parts_of
+from gemkit.engine import finetune_plan
+from gemkit.errors import GemkitError, OptionError
+from gemkit.events import Collapsed, Event, Noted
+from gemkit.lab import Lab, lab_for
+from gemkit.parts import SanityCheck
+from gemkit.plan import Plan, Runtime
+from gemkit.plugins import load_plugins
+from gemkit.registry import Registry
+from gemkit.report.picture import draw
+from gemkit.report.tables import facts, percent
+from gemkit.report.verdicts import MARGIN, verdict_table, verdicts
+from gemkit.rundir import RunDir
+from gemkit.ticket import Ticket
+
+Checks = Mapping[str, SanityCheck]
+
+
+def start(
+    source: Path,
+    *,
+    names: str,
+    seeds: int,
+    margin: float,
+    finetune_epochs: int | None,
+    fields: Sequence[str],
+    world: Mapping[str, Any],
+    machine: Mapping[str, Any],
+    out: Path | None,
+    force: bool,
+    plugins: Sequence[Path],
+) -> Answer:
+    """Resolve what was asked for, check it, and only then load data and compute."""
+    registry = load_plugins(files=plugins)
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    kinds = [name.partition(":")[0] for name in wanted]
+    given = sort_fields(fields, (*kinds, "model", "dataset", "finetune"))
+    checks = make_checks(registry, wanted, given)
+    if not checks:
+        raise OptionError("--checks names none; see `gemkit parts checks`")
+    file = RunDir(source).ticket if source.is_dir() else source
+    ticket = Ticket.load(file)
+    plan = _plan(file.parent, finetune_epochs, given["finetune"])
+    runtime = validated(Runtime, machine, "machine")
+    model, dataset = parts_of(ticket, registry, world, given)
+    fabric = open_fabric(runtime)
+    with only_first_speaks(fabric) as nowhere:
+        data = load_data(dataset, world, fabric)
+        lab = lab_for(
+            ticket,
+            data=data,
+            build=partial(model.build, data.shape, data.classes),
+            registry=registry,
+            runtime=runtime,
+            fabric=fabric,
+            observers=[warn],
+        )
+        made = CheckFile.about(ticket, plan, lab, [model, dataset])
+        book = made.continued(nowhere or out or file.parent, force=force)
+        report = carry_out(ticket, checks, seeds, lab, plan, book, margin)
+    return Answer(report, report_text(report))
+
+
+def lab_of(job: Job, bench: Bench, registry: Registry) -> Lab:
+    """Prepare the search of a run, so that it can be done again."""
+    return Lab(
+        recipe=job.recipe,
+        density=job.density,
+        plan=job.search,
+        data=bench.data,
+        build=partial(job.model.build, bench.data.shape, bench.data.classes),
+        registry=registry,
+        seed=job.seed,
+        runtime=job.runtime,
+        fabric=bench.fabric,
+        observers=[warn],
+    )
+
+
+def check_run(
+    job: Job,
+    run_dir: RunDir,
+    result: Mapping[str, Any],
+    checks: Checks,
+    lab: Lab,
+    seeds: int,
+) -> dict[str, Any]:
+    """Check the ticket of a run that has just ended; its own accuracies are known already."""
+    ticket = Ticket.load(run_dir.ticket)
+    known = Trial(
+        check=TICKET,
+        seed=job.seed,
+        kept=ticket.kept,
+        prunable=ticket.prunable,
+        before=result["accuracy_before"],
+        after=result["accuracy_after"],
+    )
+    made = CheckFile.about(ticket, job.finetune, lab, [job.model, job.dataset])
+    book = made.continued(run_dir.path, force=False).with_trial(known)
+    return carry_out(ticket, checks, seeds, lab, job.finetune, book, MARGIN)
+
+
+def make_checks(registry: Registry, names: Iterable[str], fields: Fields | None = None) -> Checks:
+    """Build the parts for these names, each with the fields given for it."""
+    checks = {}
+    for name in names:
+        part = registry.build("checks", name, (fields or {}).get(name.partition(":")[0]))
+        assert isinstance(part, SanityCheck)
+        checks[name] = part
+    return checks
+
+
+def carry_out(
+    ticket: Ticket,
+    checks: Checks,
+    count: int,
+    lab: Lab,
+    plan: Plan,
+    book: CheckFile,
+    margin: float,
+) -> dict[str, Any]:
+    """Measure what is missing, write it down trial by trial, and judge."""
+    book = book.asking(checks, lab.registry)
+    seeds = range(ticket.info.seed, ticket.info.seed + count)
+    left = len(work(list(checks), seeds, book.trials))
+    began = time.perf_counter()
+    for number, trial in enumerate(trials(ticket, checks, seeds, lab, plan, book.trials), 1):
+        book = book.with_trial(trial)
+        book.write(margin)
+        seconds = (time.perf_counter() - began) / number * (left - number)
+        click.echo(f"[{number}/{left}] {_line(trial)}  {seconds:.0f} s left", err=True)
+    report = book.write(margin)
+    try:
+        title = f"{ticket.info.pruner}, density {ticket.info.density_target:g}"
+        pictures = [str(file) for file in draw(book.trials, title, book.path.parent, "checks")]
+    except GemkitError as error:
+        click.echo(f"note: {error}", err=True)
+        pictures = []
+    return report | {"file": str(book.path), "pictures": pictures}
+
+
+def report_text(report: Mapping[str, Any]) -> str:
+    """Show the verdicts as a table, and where everything is."""
+    measured = [Trial(**trial) for trial in report["trials"]]
+    margin = report["margin"]
+    rows = {
+        "margin": f"a drop counts from {100 * margin:g} % of the test images on",
+        "files": ", ".join([report["file"], *report["pictures"]]),
+    }
+    return f"{verdict_table(measured, verdicts(measured, margin))}\n\n{facts(rows)}"
+
+
+def _line(trial: Trial) -> str:
+    return (
+        f"seed {trial.seed}, {trial.check}: {percent(trial.before)} before fine-tuning, "
+        f"{percent(trial.after)} after"
+    )
+
+
+def warn(event: Event) -> None:
+    """Pass warnings of searches on; a bar for each of so many phases would only be in the way."""
+    if isinstance(event, Collapsed | Noted):
+        click.echo(warning(event), err=True)
+
+
+def _plan(folder: Path, epochs: int | None, fields: Mapping[str, Any]) -> Plan:
+    """Return the run's own plan of fine-tuning, where there is a run, with other values given."""
+    config = folder / "config.toml"
+    own: dict[str, Any] = {}
+    if config.is_file():
+        try:
+            own = dict(tomllib.loads(config.read_text(encoding="utf-8"))["finetune"])
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise OptionError(f"{config} does not tell how the run fine-tuned: {error}") from error
+    other = {} if epochs is None else {"epochs": epochs}
+    return finetune_plan(validated(Plan, {**own, **other, **fields}, "finetune"))

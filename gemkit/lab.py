@@ -1,0 +1,142 @@
+"""What a sanity check may use: everything that made a ticket, ready to be done again."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from lightning_fabric import Fabric
+from torch import nn
+
+from gemkit import engine
+from gemkit.data.source import Data
+from gemkit.errors import CheckError
+from gemkit.parts import Allocation, Initializer
+from gemkit.phase import Listener
+from gemkit.plan import Plan, Runtime
+from gemkit.recipe import Recipe
+from gemkit.registry import Registry
+from gemkit.tensors import Tensors, generator, parameters_of, prunable_names, seeded
+from gemkit.ticket import Ticket
+
+
+@dataclass(frozen=True)
+class Lab:
+    """The search behind a ticket, for one seed: `search()` without changes finds it again.
+
+    `build` makes the network, its weights drawn from the seed of the global random numbers.
+    """
+
+    recipe: Recipe
+    density: float
+    plan: Plan
+    data: Data
+    build: Callable[[], nn.Module]
+    registry: Registry
+    seed: int
+    runtime: Runtime
+    fabric: Fabric | None = None
+    observers: Sequence[Listener] = ()
+
+    def rng(self, purpose: str) -> torch.Generator:
+        """Return random numbers for one purpose, which no search or training draws."""
+        return generator(self.seed, f"check {purpose}")
+
+    def network(self, seed: int | None = None) -> nn.Module:
+        """Build the network as the search began with it, or with weights of another seed."""
+        with seeded(self.seed if seed is None else seed, torch.device("cpu")):
+            return self.build()
+
+    def search(
+        self,
+        recipe: Recipe | None = None,
+        *,
+        data: Data | None = None,
+        density: float | None = None,
+    ) -> Ticket:
+        """Search with the same network, plan and seed, and something else where it is given.
+
+        Collapse does not stop it: a bad control is a good sign.
+        """
+        return engine.search(
+            recipe or self.recipe,
+            self.network(),
+            data or self.data,
+            density=self.density if density is None else density,
+            plan=self.plan,
+            seed=self.seed,
+            runtime=self.runtime,
+            on_collapse="warn",
+            observers=self.observers,
+            fabric=self.fabric,
+        )
+
+    def first_weights(self, init: Initializer) -> Tensors:
+        """Draw all prunable weights with the random numbers of the search itself."""
+        return _draw(init, self.network(), generator(self.seed, "weights"))
+
+    def fresh_weights(self, init: Initializer) -> Tensors:
+        """Draw all prunable weights anew: a network of another seed, then the initializer."""
+        other = self.network(self.rng("network").initial_seed())
+        return _draw(init, other, self.rng("weights"))
+
+    def with_weights(self, ticket: Ticket, weights: Tensors) -> Ticket:
+        """Return the ticket with other weights; a tied one changes under every name it has."""
+        own = self.network().state_dict()
+        places = {own[name].data_ptr(): weight for name, weight in weights.items()}
+        state = {
+            name: places[own[name].data_ptr()].to(value)
+            if own[name].data_ptr() in places
+            else value
+            for name, value in ticket.state.items()
+        }
+        return replace(ticket, state=state)
+
+    def initializer(self, name: str) -> Initializer:
+        """Return the initializer of this name, with its defaults."""
+        part = self.registry.build("initializers", name)
+        assert isinstance(part, Initializer)
+        return part
+
+    def allocation(self, name: str) -> Allocation:
+        """Return the allocation of this name, with its defaults."""
+        part = self.registry.build("allocations", name)
+        assert isinstance(part, Allocation)
+        return part
+
+
+def _draw(init: Initializer, network: nn.Module, rng: torch.Generator) -> Tensors:
+    parameters = parameters_of(network, prunable_names(network))
+    return init.draw({name: weight.detach() for name, weight in parameters.items()}, rng)
+
+
+def lab_for(
+    ticket: Ticket,
+    *,
+    data: Data,
+    build: Callable[[], nn.Module],
+    registry: Registry,
+    runtime: Runtime,
+    fabric: Fabric | None = None,
+    observers: Sequence[Listener] = (),
+) -> Lab:
+    """Prepare the search that found a ticket, as the ticket itself describes it."""
+    info = ticket.info
+    if info.stage != "found":
+        raise CheckError(
+            "the weights of this ticket are trained, and a check compares tickets before training; "
+            "give the ticket as the search found it (ticket.safetensors in its run directory)"
+        )
+    if info.plan is None:
+        raise CheckError("this ticket does not say how its search trained; search again")
+    return Lab(
+        recipe=registry.recipe(info.recipe),
+        density=info.density_target,
+        plan=info.plan,
+        data=data,
+        build=build,
+        registry=registry,
+        seed=info.seed,
+        runtime=runtime,
+        fabric=fabric,
+        observers=observers,
+    )
