@@ -145,6 +145,25 @@ def test_pluggy_in_the_engine_would_be_noticed():
     assert foreign("from pluggy import PluginManager", "pluggy") == ["pluggy"]
 
 
+def at_once(source: str) -> list[str]:
+    """List what importing a module imports; functions wait until they are called."""
+    lines = [
+        node for node in ast.parse(source).body if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    return [name for line in lines for name in imports(ast.unparse(line))]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_what_only_reports_need_waits_until_they_need_it(module):
+    slow = {"scipy", "matplotlib"}
+    assert not slow & {name.split(".")[0] for name in at_once(read(module))}
+
+
+def test_a_slow_import_would_be_noticed():
+    assert at_once("from scipy import stats") == ["scipy"]
+    assert at_once("def later():\n    from scipy import stats") == []
+
+
 def test_hook_markers_do_not_load_torch():
     code = "import gemkit.hookspecs, sys; print('pluggy' in sys.modules, 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
