@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cli_runs import commands_in
+from cli_runs import TINY, commands_in
 from tiny import CPU, tiny_data, tiny_net
 
 import gemkit
@@ -26,6 +26,7 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 CONCEPTS = (ROOT / "docs" / "concepts.md").read_text()
 METHODS = (ROOT / "docs" / "methods.md").read_text()
+CHECKS = (ROOT / "docs" / "sanity-checks.md").read_text()
 REGISTRY = load_plugins()
 
 
@@ -80,8 +81,24 @@ def test_the_table_of_data_sets_is_the_registry():
     }
 
 
-def code_blocks(language):
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+def code_blocks(language, page=README):
+    return re.findall(rf"```{language}\n(.*?)```", page, flags=re.DOTALL)
+
+
+def test_the_table_of_checks_is_the_registry():
+    table = [row[0][0] for row in rows(CHECKS, 3) if row[0]]
+    assert sorted(table) == sorted(REGISTRY.parts["checks"])
+
+
+def test_the_check_of_the_page_runs(tmp_path, monkeypatch):
+    [plugin] = code_blocks("python", CHECKS)
+    [command] = re.findall(r"`gemkit (check RUN --plugin mirror.py [^`]+)`", CHECKS)
+    gemkit = commands_in(tmp_path, monkeypatch)
+    Path("mirror.py").write_text(plugin)
+    gemkit("run", "--pruner", "random", *TINY, "--out", "RUN")
+    result = gemkit(*command.split(), "--seeds", "1")
+    assert result.exit_code == 0, result.stderr
+    assert "seed 0, mirror" in result.stderr
 
 
 def test_the_readmes_plugin_runs(tmp_path, monkeypatch):
