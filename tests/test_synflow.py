@@ -322,9 +322,9 @@ def test_the_pruner_takes_a_hundred_exponential_rounds_and_others_are_one_option
 
 
 def test_no_layer_is_pruned_away_at_a_thousandth_but_in_one_shot_layers_are():
-    """The method's whole point, on a VGG-16 of a quarter of the width."""
+    """The method's whole point, on a VGG-16 of an eighth of the width."""
     torch.manual_seed(0)
-    model = vgg16(16)
+    model = vgg16(8)
     data = tiny_data(classes=10, shape=(3, 32, 32), samples=10)
     ticket = search("synflow", model, data, density=0.001, runtime=CPU)
     assert kept(ticket.mask) == budget(total(ticket.mask), 0.001)
