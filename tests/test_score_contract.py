@@ -85,6 +85,13 @@ def test_scoring_leaves_the_model_identical_to_the_bit(scores, options, pruned):
     assert same(before, snapshot(model))
 
 
+@pytest.mark.parametrize("scores", MEASURED)
+def test_a_score_may_be_asked_for_where_gradients_are_off(scores):
+    with torch.no_grad():
+        quiet = importance(scores, tiny_net(), batches())
+    assert equal(quiet, importance(scores, tiny_net(), batches()))
+
+
 class Careless(MeasuredScores):
     """Broken on purpose: each fault touches the model in another way."""
 
