@@ -1,13 +1,13 @@
 """One training step of a search, or of fine-tuning, as a multiple of a step of dense PyTorch.
 
     python -m benchmarks.step [--network resnet50] [--steps gem_miner finetune] [--threads 2]
-    python -m benchmarks.step --memory --network vgg16
+    python -m benchmarks.step --memory --network vgg16 [--steps gem_miner]
 
 Steps of all contenders are interleaved in one process, in an order drawn anew every turn, so that
 a busy machine slows them alike; the ratio of medians is what counts, the milliseconds are not.
 
-`--memory` counts what torch allocates instead: the highest total during one step, everything that
-belongs to the contender included, in numbers of four bytes per parameter of the network.
+`--memory` measures what the process holds at most during a step instead (Linux only): each
+contender in a process of its own, less what the process held before the network was built.
 """
 
 import argparse
@@ -15,7 +15,9 @@ import random
 import statistics
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Literal, NamedTuple
 
 import timm
 import torch
@@ -55,10 +57,21 @@ SETTINGS = {
     "timm resnet50, batch 16 at 64×64": Setting(
         lambda: timm.create_model("resnet50", num_classes=10), 16, (3, 64, 64)
     ),
-    "timm vgg16_bn, batch 8 at 32×32": Setting(
-        lambda: timm.create_model("vgg16_bn", num_classes=10), 8, (3, 32, 32)
-    ),
+    "vgg16, batch 8 at 32×32": Setting(lambda: vgg16(), 8, (3, 32, 32)),
 }
+
+
+def vgg16() -> nn.Module:
+    """Thirteen convolutions with batch norm, and one linear layer, as usual for small images."""
+    layers: list[nn.Module] = []
+    channels = 3
+    for width, depth in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
+        for _ in range(depth):
+            layers += [nn.Conv2d(channels, width, 3, padding=1, bias=False)]
+            layers += [nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
+            channels = width
+        layers.append(nn.MaxPool2d(2))
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(512, 10))
 
 
 def dense_step(model: nn.Module, batch: Batch) -> Step:
@@ -123,19 +136,49 @@ def report_times(title: str, setting: Setting, names: list[str], repeats: int) -
         )
 
 
+def held(what: Literal["VmRSS", "VmHWM"]) -> int:
+    """Return the bytes this process holds, or has held at most."""
+    (line,) = [line for line in Path("/proc/self/status").read_text().split("\n") if what in line]
+    return 1024 * int(line.split()[1])
+
+
+def highest(title: str, name: str, threads: int) -> float:
+    """Return the most that a process holds during a step, in numbers per parameter."""
+    torch.set_num_threads(threads)
+    setting, before = SETTINGS[title], held("VmRSS")
+    step = step_of(name, setting, setting.images())
+    for _ in range(2):
+        step()
+    Path("/proc/self/clear_refs").write_text("5")  # forget how much it was so far
+    step()
+    most = held("VmHWM") - before
+    return most / 4 / sum(parameter.numel() for parameter in setting.build().parameters())
+
+
+def report_memory(title: str, names: list[str], threads: int) -> None:
+    for name in names:
+        with get_context("spawn").Pool(1) as alone:
+            most = alone.apply(highest, (title, name, threads))
+        print(f"{title:34} {name:12} {most:8.2f} floats per parameter")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--network", default="", help="only networks with this in their name")
     parser.add_argument("--steps", nargs="+", choices=STEPS, default=STEPS)
+    parser.add_argument("--memory", action="store_true", help="measure memory, not time")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     random.seed(0)
     for title, setting in SETTINGS.items():
-        if arguments.network in title:
+        names = ["dense", *arguments.steps]
+        if arguments.network in title and arguments.memory:
+            report_memory(title, names, arguments.threads)
+        elif arguments.network in title:
             torch.manual_seed(0)
-            report_times(title, setting, ["dense", *arguments.steps], arguments.repeats)
+            report_times(title, setting, names, arguments.repeats)
 
 
 if __name__ == "__main__":
