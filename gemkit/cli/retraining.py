@@ -129,9 +129,9 @@ def parts_of(
     ticket: Ticket, registry: Registry, world: Mapping[str, Any], fields: Fields
 ) -> tuple[ModelPart, DatasetPart]:
     """Find the network and the data set a ticket speaks of, or those given instead."""
+    model = _model(ticket, registry, world["model"], fields["model"])
     spec = world["dataset"] or _spec(ticket, "dataset")
-    dataset = dataset_part(registry, spec, fields["dataset"], world["train_on"])
-    return _model(ticket, registry, world["model"], fields["model"]), dataset
+    return model, dataset_part(registry, spec, fields["dataset"], world["train_on"])
 
 
 def _model(
