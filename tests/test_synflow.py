@@ -301,6 +301,19 @@ def test_every_stand_in_is_positive_and_of_degree_one(function):
     torch.testing.assert_close((x * slope).sum(), y.sum())
 
 
+def test_products_and_gates_have_the_values_they_should():
+    torch.manual_seed(0)
+    a, b, c = ((torch.rand(2, 4, 4) + 1).double().requires_grad_() for _ in range(3))
+    with PositiveFlow():
+        both, crossed = (a * 1.0) * (b * 1.0), (a * 1.0) @ (b * 1.0)
+        attended = F.scaled_dot_product_attention(a * 1.0, b * 1.0, c * 1.0)
+        gate = torch.sigmoid(a * 1.0)
+    torch.testing.assert_close(both, a * b)
+    torch.testing.assert_close(crossed, a @ b)
+    torch.testing.assert_close(attended, c.mean(-2, keepdim=True).expand_as(c))
+    assert (gate == 1).all()
+
+
 def test_outside_nothing_has_a_stand_in():
     with PositiveFlow():
         pass
