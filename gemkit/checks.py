@@ -98,7 +98,7 @@ def fair_control(check: SanityCheck, ticket: Ticket, lab: Lab) -> Ticket:
         raise CheckError(f"it must return a ticket, not something of type {type(control).__name__}")
     if _shapes(control.mask) != _shapes(ticket.mask):
         raise CheckError("its control has masks for other weights than the ticket")
-    if check.keeps_count and control.kept != ticket.kept:
+    if control.kept != ticket.kept:
         raise CheckError(
             f"its control keeps {control.kept:,} weights and the ticket {ticket.kept:,}; a "
             "comparison at different densities says nothing"

@@ -102,8 +102,7 @@ class Freezer:
         record = FreezeRecord(step=step, target=density, alive=kept(alive), kept=kept(mask))
         self.history.append(record)
         self.phase.tell(Froze(step, density, record.alive, record.kept, total(alive)))
-        # An inverted search freezes just what rounding keeps: its mask may well be empty.
-        self._refuse_nothing(step, alive if self.recipe.invert else mask)
+        self._refuse_nothing(step, self._needed(mask))
         # A mask that is rounded anew in every step may recover; what is frozen may not.
         self._look(step, alive, for_good=True)
         if not self.recipe.rounding.takes_measured and not self.recipe.invert:
@@ -119,6 +118,14 @@ class Freezer:
         self.net.wear_(mask)
         self._look(step, mask, for_good=True)
         return mask
+
+    def _needed(self, mask: Tensors) -> Tensors:
+        """Return what must not be empty: the mask in use, or what is alive where that will do.
+
+        An inverted search freezes just what rounding keeps, so its mask may well be empty.
+        """
+        goes_on = self.recipe.finalize == "alive" and self.on_collapse != "error"
+        return self.net.alive if self.recipe.invert or goes_on else mask
 
     def _chosen_mask(self) -> Tensors:
         """Return the mask that `finalize` names, or what an inverted selection keeps."""

@@ -221,15 +221,15 @@ class SanityCheck(Part):
     Whatever is drawn comes from `lab.rng`, so that a seed gives the same control again.
     """
 
-    keeps_count: ClassVar[bool] = True
-    """Whether a control keeps as many weights as its ticket; where it says so, it is held to it."""
-
     def check_fit(self, lab: Lab) -> None:
         """Raise what keeps this control from being made; asked before anything is computed."""
 
     @abstractmethod
     def control(self, ticket: Ticket, lab: Lab) -> Ticket:
-        """Make the control for this ticket; `lab` can search, build and draw as its search did."""
+        """Make the control for this ticket, which keeps just as many weights.
+
+        `lab` can search, build and draw as the ticket's own search did.
+        """
 
 
 class ModelPart(Part):

@@ -31,6 +31,7 @@ BUILT_IN = (
     "gemkit.builtin.regularizers",
     "gemkit.builtin.initializers",
     "gemkit.builtin.checks",
+    "gemkit.builtin.search_checks",
     "gemkit.methods.gem_miner",
     "gemkit.methods.edge_popup",
     "gemkit.methods.baselines",

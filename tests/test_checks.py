@@ -14,12 +14,15 @@ from gemkit import MeasuredScores
 from gemkit.builtin import checks
 from gemkit.builtin.checks import permuted
 from gemkit.checks import fair_control
-from gemkit.errors import CheckError, ImportanceError, UnknownNameError
+from gemkit.errors import CheckError, CollapseError, ImportanceError, UnknownNameError
 from gemkit.freezing import negated
 from gemkit.lab import Lab
 from gemkit.tensors import budget, kept
 
-RANDOM = ["shuffle", "reinit", "random_like", "uniform_random", "erk", "weight_shuffle"]
+RANDOM = [
+    *("shuffle", "reinit", "random_like", "weight_shuffle"),
+    *("uniform_random", "erk", "smart_ratio"),
+]
 SIGNED = lab_of("edge_popup").search()
 BUILT = lab_of("random").search()
 seeds = st.integers(0, 2**32 - 1)
@@ -444,6 +447,15 @@ def test_only_methods_that_look_at_data_are_impressed(name):
     assert same(control(name, BUILT, lab_of("random")).mask, BUILT.mask)
     lab = lab_of("gem_miner")
     assert not same(control(name, lab.search(), lab).mask, lab.search().mask)
+
+
+@pytest.mark.parametrize("name", ["random_labels", "half_data", "invert"])
+def test_a_control_keeps_as_many_weights_however_few_rounding_leaves(name):
+    lab = lab_of("gem_miner", density=0.9, options={"regularizer.weight": 0.3})
+    ticket = lab_of("gem_miner", density=0.9).search()
+    with pytest.raises(CollapseError, match="no weight of the network is kept"):
+        lab.search()
+    assert control(name, ticket, lab).kept == ticket.kept < budget(ticket.prunable, 0.9)
 
 
 def test_data_that_are_not_in_memory_are_told_before_anything_is_computed():

@@ -1,13 +1,12 @@
 """Sanity checks: controls that tell what of a ticket matters, its weights, its mask or its layers.
 
 Frankle et al., "Pruning Neural Networks at Initialization: Why Are We Missing the Mark?" (2021):
-`shuffle`, `reinit`, `invert`. Su et al., "Sanity-Checking Pruning Methods: Random Tickets can Win
-the Jackpot" (2020): random tickets, `weight_shuffle`, and the three that corrupt the data.
+`shuffle` and `reinit`. Su et al., "Sanity-Checking Pruning Methods: Random Tickets can Win the
+Jackpot" (2020): random tickets and `weight_shuffle`.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -15,8 +14,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from gemkit.data.source import Source, TensorSource
-from gemkit.data.splits import split_stratified
 from gemkit.errors import CheckError
 from gemkit.hookspecs import hookimpl
 from gemkit.parts import Initializer, SanityCheck
@@ -126,8 +123,10 @@ class RandomTicket(SanityCheck):
     allocation: str = Field(description="how layers share the count")
 
     def check_fit(self, lab: Lab) -> None:
-        """Refuse an allocation that nobody registered."""
-        lab.allocation(self.allocation)
+        """Refuse an allocation that nobody registered, or that has no shares for this network."""
+        weights = lab.first_weights(lab.recipe.init)
+        everything = {name: torch.ones_like(weight) for name, weight in weights.items()}
+        lab.allocation(self.allocation).keep(weights, everything, lab.density)
 
     def control(self, ticket: Ticket, lab: Lab) -> Ticket:
         """Draw a mask with the allocation's counts, and weights for it."""
@@ -155,90 +154,13 @@ class ErkRandom(RandomTicket):
     allocation: str = Field(default="erk", description="how layers share the count")
 
 
-# --- searching again -----------------------------------------------------------------------------
+class SmartRatioRandom(RandomTicket):
+    """A random ticket with the densities of Smart Ratio: fewer towards the output."""
 
+    name = "smart_ratio"
+    argument = None
 
-class Invert(SanityCheck):
-    """Search again, but keep the least important weights: does the order matter?
-
-    Every freeze ranks −importance; what rounding does in between stays as it is. The search aims at
-    the density the ticket has. Inverting an inverted ticket restores the order.
-    """
-
-    name = "invert"
-
-    def control(self, ticket: Ticket, lab: Lab) -> Ticket:
-        """Search with the order turned around."""
-        change: dict[str, object] = {"invert": not lab.recipe.invert}
-        if lab.recipe.density is not None:
-            change["density"] = ticket.density
-        return lab.search(lab.recipe.model_copy(update=change), density=ticket.density)
-
-
-class CorruptedData(SanityCheck):
-    """Search again on spoilt training data; measuring and fine-tuning use the true ones.
-
-    The search aims at the same density; learned scores may end at another, which is reported.
-    """
-
-    keeps_count: ClassVar[bool] = False
-
-    @abstractmethod
-    def corrupt(self, train: TensorSource, classes: int, rng: torch.Generator) -> TensorSource:
-        """Return the spoilt training data."""
-
-    def check_fit(self, lab: Lab) -> None:
-        """Refuse data that are not in memory."""
-        _in_memory(lab.data.train)
-
-    def control(self, ticket: Ticket, lab: Lab) -> Ticket:
-        """Search on what `corrupt` returns."""
-        train = _in_memory(lab.data.train)
-        spoilt = self.corrupt(train, lab.data.classes, lab.rng(self.name))
-        return lab.search(data=replace(lab.data, train=spoilt))
-
-
-class RandomLabels(CorruptedData):
-    """Search with labels drawn by chance: does the search learn anything about the task?"""
-
-    name = "random_labels"
-
-    def corrupt(self, train: TensorSource, classes: int, rng: torch.Generator) -> TensorSource:
-        """Draw every label from all classes."""
-        labels = torch.randint(0, classes, train.labels.shape, generator=rng)
-        return replace(train, labels=labels.to(train.labels.device))
-
-
-class ShuffledPixels(CorruptedData):
-    """Search on images whose values are shuffled, each in its own way: does it see the images?"""
-
-    name = "shuffled_pixels"
-
-    def corrupt(self, train: TensorSource, classes: int, rng: torch.Generator) -> TensorSource:
-        """Shuffle all values of every image, channels included, before any augmentation."""
-        flat = train.images.flatten(1)
-        order = torch.rand(flat.shape, generator=rng).argsort(1).to(flat.device)
-        return replace(train, images=flat.gather(1, order).view_as(train.images))
-
-
-class HalfData(CorruptedData):
-    """Search on half of the training data, of every class: how much data does it need?"""
-
-    name = "half_data"
-
-    def corrupt(self, train: TensorSource, classes: int, rng: torch.Generator) -> TensorSource:
-        """Keep one half, drawn by chance."""
-        seed = int(torch.randint(0, 2**31, (), generator=rng))
-        chosen = split_stratified(train.labels, (1, 1), seed)[0].to(train.labels.device)
-        return replace(train, images=train.images[chosen], labels=train.labels[chosen])
-
-
-def _in_memory(train: Source) -> TensorSource:
-    if not isinstance(train, TensorSource):
-        raise CheckError(
-            f"it changes images and labels in memory, and {type(train).__name__} holds none"
-        )
-    return train
+    allocation: str = Field(default="smart_ratio", description="how layers share the count")
 
 
 # --- drawing -------------------------------------------------------------------------------------
@@ -276,13 +198,10 @@ def gemkit_sanity_checks() -> list[type[SanityCheck]]:
     return [
         Shuffle,
         Reinit,
-        Invert,
         RandomLike,
         RandomTicket,
         UniformRandom,
         ErkRandom,
+        SmartRatioRandom,
         WeightShuffle,
-        RandomLabels,
-        ShuffledPixels,
-        HalfData,
     ]

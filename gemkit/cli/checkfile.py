@@ -1,7 +1,7 @@
 """checks.json: what was measured and how, so that more seeds and checks can be added later."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -14,7 +14,8 @@ from gemkit import rundir
 from gemkit.checks import TICKET, Trial
 from gemkit.errors import CheckError, OptionError
 from gemkit.lab import Lab
-from gemkit.parts import Part, SanityCheck
+from gemkit.models.custom import model_data
+from gemkit.parts import DatasetPart, ModelPart, SanityCheck
 from gemkit.plan import Plan
 from gemkit.provenance import versions_of
 from gemkit.recipe import part_data
@@ -45,13 +46,16 @@ class CheckFile:
     path: Path
 
     @classmethod
-    def about(cls, ticket: Ticket, plan: Plan, lab: Lab, world: Sequence[Part]) -> "CheckFile":
-        """Begin a file for a ticket, a plan of fine-tuning, and the network and data of `world`."""
-        plugins = versions_of([*lab.recipe.parts().values(), *world], lab.registry)
+    def about(
+        cls, ticket: Ticket, plan: Plan, lab: Lab, model: ModelPart, dataset: DatasetPart
+    ) -> "CheckFile":
+        """Begin a file for a ticket, a plan of fine-tuning, and a network and data."""
+        plugins = versions_of([*lab.recipe.parts().values(), model, dataset], lab.registry)
         setting = {
             "ticket": ticket.digest(),
             "finetune": plan.model_dump(mode="json"),
-            "world": [part_data(part) for part in world],
+            "model": model_data(model),
+            "dataset": part_data(dataset),
             "device": lab.fabric.device.type if lab.fabric else lab.runtime.device,
             "precision": lab.runtime.precision,
             "versions": {"gemkit": version("gemkit"), "torch": torch.__version__, **plugins},

@@ -74,7 +74,7 @@ def start(
             fabric=fabric,
             observers=[warn],
         )
-        made = CheckFile.about(ticket, plan, lab, [model, dataset])
+        made = CheckFile.about(ticket, plan, lab, model, dataset)
         book = made.continued(nowhere or out or file.parent, force=force)
         report = carry_out(ticket, checks, seeds, lab, plan, book, margin)
     return Answer(report, report_text(report))
@@ -114,7 +114,7 @@ def check_run(
         before=result["accuracy_before"],
         after=result["accuracy_after"],
     )
-    made = CheckFile.about(ticket, job.finetune, lab, [job.model, job.dataset])
+    made = CheckFile.about(ticket, job.finetune, lab, job.model, job.dataset)
     book = made.continued(run_dir.path, force=False).with_trial(known)
     return carry_out(ticket, checks, seeds, lab, job.finetune, book, MARGIN)
 
