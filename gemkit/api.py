@@ -93,6 +93,7 @@ def importance(
     batches: Sequence[Batch],
     *,
     alive: Tensors | None = None,
+    density: float = 0.05,
     seed: int = 0,
     **fields: Any,  # noqa: ANN401 - the options of whatever part is named
 ) -> Tensors:
@@ -103,6 +104,7 @@ def importance(
         model: any `nn.Module`; it is left exactly as it was.
         batches: (images, labels) pairs, all of which are used, in order.
         alive: masks of what is still in the network; the rest counts as zero.
+        density: what would be kept, for the few scores that depend on it.
         seed: for scores that draw random numbers, and for the first values of learned ones.
         fields: options of the part when it is given by name.
     """
@@ -127,6 +129,7 @@ def importance(
         rng=rng,
         scores={name: score.to(device) for name, score in raw.items()},
         shape=tuple(batches[0][0].shape[1:]) if batches else None,
+        density=density,
     )
     return _in_format_of(weights, measure(scores, probe))
 

@@ -68,7 +68,7 @@ def search(
     target = recipe.density or density
     check_fit(recipe, epochs=plan.epochs, density=target)
     with seeded(seed, phase.fabric.device):
-        net = _prepare(recipe, model, phase)
+        net = _prepare(_aimed(recipe, target), model, phase)
         _refuse_empty(target, net)
         recipe.allocation.keep(net.effective, net.alive, target)  # or it refuses, in good time
         trainer = Trainer(net, plan, phase.fabric, phase.runtime)
@@ -163,6 +163,11 @@ def search_plan(recipe: Recipe, plan: Plan, data: Data) -> Plan:
 def finetune_plan(plan: Plan) -> Plan:
     """Decide what a plan that trains weights leaves open; the paper decays them by 1e-4."""
     return plan.decided(lr=_WEIGHT_LR[plan.optimizer], weight_decay=1e-4)
+
+
+def _aimed(recipe: Recipe, density: float) -> Recipe:
+    """Let the regularizer know which density the search is for."""
+    return recipe.model_copy(update={"regularizer": recipe.regularizer.towards(density)})
 
 
 def _refuse_empty(density: float, net: MaskedNet) -> None:

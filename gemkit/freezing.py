@@ -1,8 +1,10 @@
 """Freezing: measure importance, share the budget, select, and watch whether the network lives."""
 
+import itertools
 from typing import get_args
 
 import torch
+from torch import nn
 
 from gemkit.collapse import CollapsePolicy, empty_layers, is_cut, keep_one
 from gemkit.drawing import draw
@@ -30,20 +32,53 @@ def freeze(
 
     A rounding that spends the budget itself is only told its new shares.
     """
-    shares = recipe.allocation.keep(importance, net.alive, density)
-    alive = net.alive
-    if not recipe.rounding.spends_budget:
-        alive = keep_top(importance, net.alive, shares)
-        if on_collapse == "keep-one":
-            alive = keep_one(alive, importance, net.alive, limit=kept(alive))
+    try:
+        shares = recipe.allocation.keep(importance, net.alive, density)
+        alive = net.alive
+        if not recipe.rounding.spends_budget:
+            alive = keep_top(importance, net.alive, shares)
+    except ImportanceError as error:
+        raise ImportanceError(f"scores '{recipe.scores.name}': {error}") from error
+    if on_collapse == "keep-one" and not recipe.rounding.spends_budget:
+        alive = keep_one(alive, importance, net.alive, limit=kept(alive))
     net.freeze_(alive, shares)
 
 
 def measure(scores: Scores, probe: Probe) -> Tensors:
-    """Ask for importance and check its keys and shapes; nothing else changes."""
+    """Ask for importance, and refuse it where measuring did harm or the answer does not fit."""
+    before = _traces(probe.model)
     device = next(iter(probe.weights.values())).device
     with seeded(0, device), torch.enable_grad():
+        drawn_from = torch.get_rng_state()
         importance = scores.importance(probe)
+        drew = not torch.equal(drawn_from, torch.get_rng_state())
+    if changed := [name for name, trace in _traces(probe.model).items() if before[name] != trace]:
+        raise ImportanceError(
+            f"scores '{scores.name}' changed the model they measure ({', '.join(changed[:3])}); "
+            "work on probe.weights, which are copies, and through probe.forward"
+        )
+    if drew:
+        raise ImportanceError(
+            f"scores '{scores.name}' drew global random numbers, which no seed decides; draw from "
+            "probe.rng"
+        )
+    return _checked(scores, probe, importance)
+
+
+def _traces(model: nn.Module) -> dict[str, tuple[object, ...]]:
+    """Tell, without reading a value, what a change of the model would leave behind."""
+    tensors = itertools.chain(model.named_parameters(), model.named_buffers())
+    traces: dict[str, tuple[object, ...]] = {
+        name: (tensor._version, tensor.requires_grad, tensor.grad is None)
+        for name, tensor in tensors
+        if not tensor.is_inference()  # these count no versions
+    }
+    modes = {f"mode of '{name}'": (module.training,) for name, module in model.named_modules()}
+    return {**traces, **modes}
+
+
+def _checked(scores: Scores, probe: Probe, importance: object) -> Tensors:
+    """Return importance in the order of the weights; its keys and shapes must be theirs."""
     if not isinstance(importance, dict):
         raise ImportanceError(
             f"scores '{scores.name}' must return a dict with one tensor per prunable weight, not "
@@ -57,6 +92,11 @@ def measure(scores: Scores, probe: Probe) -> Tensors:
             f"missing: {', '.join(missing) or 'none'}; unknown: {', '.join(unknown) or 'none'}"
         )
     for name, weight in probe.weights.items():
+        if not isinstance(importance[name], torch.Tensor):
+            raise ImportanceError(
+                f"scores '{scores.name}' returned something of type "
+                f"{type(importance[name]).__name__} for '{name}'; return a tensor"
+            )
         if importance[name].shape != weight.shape:
             raise ImportanceError(
                 f"scores '{scores.name}' returned shape {tuple(importance[name].shape)} for "
@@ -96,7 +136,7 @@ class Freezer:
 
     def freeze(self, step: int, density: float) -> None:
         """Freeze to a density, tell about it, and look whether the network lives."""
-        freeze(self.net, self.recipe, density, self._importance(), self.on_collapse)
+        freeze(self.net, self.recipe, density, self._importance(density), self.on_collapse)
         self.net.clear_state(self.trainer.optimizer)
         alive, mask = self.net.alive, self.net.mask
         record = FreezeRecord(step=step, target=density, alive=kept(alive), kept=kept(mask))
@@ -110,10 +150,10 @@ class Freezer:
 
     def final_mask(self, step: int, density: float) -> Tensors:
         """Settle which mask is the ticket, wear it, and make sure that it is alive."""
-        mask = self._chosen_mask()
+        mask = self._chosen_mask(density)
         if self.on_collapse == "keep-one":
             limit = budget(total(mask), density)
-            mask = keep_one(mask, self._importance(), self.net.alive, limit)
+            mask = keep_one(mask, self._importance(density), self.net.alive, limit)
         self._refuse_nothing(step, mask)
         self.net.wear_(mask)
         self._look(step, mask, for_good=True)
@@ -127,14 +167,14 @@ class Freezer:
         goes_on = self.recipe.finalize == "alive" and self.on_collapse != "error"
         return self.net.alive if self.recipe.invert or goes_on else mask
 
-    def _chosen_mask(self) -> Tensors:
+    def _chosen_mask(self, density: float) -> Tensors:
         """Return the mask that `finalize` names, or what an inverted selection keeps."""
         net, recipe = self.net, self.recipe
         if recipe.invert and isinstance(net, ScoredNet) and recipe.rounding.spends_budget:
-            return keep_top(self._importance(), net.alive, net.shares)
+            return keep_top(self._importance(density), net.alive, net.shares)
         return net.alive if recipe.invert or recipe.finalize == "alive" else net.mask
 
-    def _importance(self) -> Tensors:
+    def _importance(self, density: float) -> Tensors:
         """Measure on the network as it is, with fresh batches where the scores want some.
 
         Where the recipe inverts, everybody sees importance negated: the same order from its end.
@@ -155,6 +195,7 @@ class Freezer:
             rng=self._rng,
             scores=self.net.raw_scores if isinstance(self.net, ScoredNet) else {},
             shape=self.phase.data.shape,
+            density=density,
         )
         importance = measure(self.recipe.scores, probe)
         return negated(importance) if self.recipe.invert else importance

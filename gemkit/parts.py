@@ -192,6 +192,10 @@ class Regularizer(Part):
     With `layer`, each layer's gradient is asked for alone, as soon as the backward pass has it.
     """
 
+    def towards(self, density: float) -> Regularizer:
+        """Return the penalty for a search of this density; override where it makes a difference."""
+        return self
+
     @abstractmethod
     def penalty(self, scores: Tensors) -> Tensor:
         """Return the penalty, a scalar, differentiable in the scores."""

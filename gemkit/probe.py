@@ -35,7 +35,8 @@ class Probe:
     `weights` are the prunable weights as the network uses them now (pruned ones are zero) and
     `alive` tells which may still be used. `batches` are all meant to be used, in order, and
     `shape` is that of one input. `rng` is the score's own stream of random numbers. `scores` is
-    empty unless they are learned.
+    empty unless they are learned. `density` is what the freeze that asks will keep, for the few
+    scores that depend on it.
     """
 
     model: nn.Module
@@ -45,6 +46,7 @@ class Probe:
     rng: torch.Generator = field(default_factory=torch.Generator)
     scores: Tensors = field(default_factory=dict)
     shape: tuple[int, ...] | None = None
+    density: float = 0.05
 
     def leaves(self, *, rest: bool = False) -> Tensors:
         """Copy the weights to differentiate by them, in single precision at least.
@@ -76,7 +78,8 @@ class Probe:
         They may be weights, but also biases, norms and buffers; what is not given is a copy of
         the model's own. All computing is done in the number format and on the device of what is
         given. Differentiable any number of times in `tensors`. `training` chooses batch statistics
-        for normalization layers (and dropout) as `model.train()` would.
+        for normalization layers (and dropout) as `model.train()` would; dropout leaves the global
+        random numbers as they were.
         """
         like = next(iter(tensors.values()))
         state = {
@@ -84,8 +87,13 @@ class Probe:
             for name, own in {**self.rest(), **self.weights}.items()
             if name not in tensors
         }
+        devices = [like.device] if like.device.type == "cuda" else []
         # Fused attention has no second derivative.
-        with in_mode(self.model, training=training), sdpa_kernel(SDPBackend.MATH):
+        with (
+            in_mode(self.model, training=training),
+            sdpa_kernel(SDPBackend.MATH),
+            torch.random.fork_rng(devices),
+        ):
             output: Tensor = functional_call(self.model, {**state, **tensors}, (x.to(like),))
         return output
 

@@ -1,6 +1,7 @@
 """What every score promises, whoever wrote it: the model stays as it was, the answer fits it."""
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from tiny import CPU, tiny_data, tiny_net
 from torch import nn
 
 from gemkit import MeasuredScores, importance, load_plugins, prunable_names, search, select
+from gemkit.errors import ImportanceError
 from gemkit.parts import LearnedScores
 from gemkit.tensors import budget, kept, total
 
@@ -119,7 +121,9 @@ class Careless(MeasuredScores):
 def test_a_careless_score_would_be_caught(fault):
     model = odd_model()
     before = snapshot(model)
-    importance(Careless(fault=fault), model, batches())
+    expected = nullcontext() if fault == "none" else pytest.raises(ImportanceError, match="changed")
+    with expected:
+        importance(Careless(fault=fault), model, batches())
     assert same(before, snapshot(model)) == (fault == "none")
 
 
