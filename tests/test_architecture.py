@@ -37,7 +37,7 @@ ROWS = [
     ["lab", "checks"],
     ["examine", "examine_part", "plugins", "provenance"],
     ["api"],
-    ["testing", "report", "rundir"],
+    ["testing", "scaffold", "report", "rundir"],
     ["cli"],
     ["gemkit", "__init__"],
 ]

@@ -3,18 +3,17 @@
 import json
 import tomllib
 from functools import cache
-from typing import Any
 
 import pytest
 import tomli_w
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import field_values
 
 from gemkit.errors import OptionError
 from gemkit.plugins import load_plugins
 from gemkit.recipe import ROLES, Recipe, part_data
 from gemkit.registry import KIND_OF_ROLE, Registry
+from gemkit.testing.strategies import field_values, recipes
 
 
 @cache
@@ -24,22 +23,6 @@ def registry() -> Registry:
 
 PRUNERS = sorted(registry().pruners)
 PARTS = sorted((kind, name) for kind, known in registry().parts.items() for name in known)
-
-
-@st.composite
-def recipes(draw) -> Recipe:
-    """Draw any part, with any fields, for every role, fitting together or not."""
-    data: dict[str, Any] = {"pruner": draw(st.from_regex(r"[a-z][a-z0-9_]*", fullmatch=True))}
-    for role, kind in KIND_OF_ROLE.items():
-        name = draw(st.sampled_from(sorted(registry().parts[kind])))
-        fields = draw(field_values(registry().part(kind, name).thing))
-        data[role] = {"name": name, **fields}
-    data["help"] = draw(st.text(max_size=40))
-    data["finalize"] = draw(st.sampled_from(["rounded", "alive"]))
-    moment = st.floats(0, allow_nan=False, allow_infinity=False)
-    data["rewind"] = draw(st.fixed_dictionaries({}, optional={"weights": moment, "clock": moment}))
-    data["density"] = draw(st.none() | st.floats(0, 1, exclude_min=True))
-    return registry().recipe(data)
 
 
 def survives_as_data(recipe: Recipe) -> bool:
@@ -64,7 +47,7 @@ def test_every_pruner_survives_being_written_down(pruner, survives):
 
 
 @settings(deadline=None, max_examples=100)
-@given(recipe=recipes())
+@given(recipe=recipes(registry()))
 def test_any_recipe_survives_being_written_down(recipe):
     for survives in WAYS:
         assert survives(recipe)

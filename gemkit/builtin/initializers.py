@@ -19,12 +19,14 @@ _RELU_GAIN = math.sqrt(2)
 
 
 def fan_in(weight: Tensor) -> int:
-    """Return how many inputs each output sums over."""
-    return weight.numel() // weight.shape[0]
+    """Return how many inputs each output sums over, 1 where a layer has none at all."""
+    return max(1, math.prod(weight.shape[1:]))
 
 
 def _fan(weight: Tensor, mode: Literal["fan_in", "fan_out"]) -> int:
-    return fan_in(weight) if mode == "fan_in" else weight.numel() // weight.shape[1]
+    if mode == "fan_in":
+        return fan_in(weight)
+    return max(1, weight.shape[0] * math.prod(weight.shape[2:]))
 
 
 class SignedConstant(Initializer):

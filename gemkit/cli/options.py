@@ -36,10 +36,11 @@ LARGEST_SEED = 2**32 - 1
 
 
 class Answer(NamedTuple):
-    """What a command found out: data for machines, and text for people."""
+    """What a command found out: data for machines, text for people, and the exit code."""
 
     data: Mapping[str, Any]
     text: str
+    code: int = 0
 
 
 class SectionedOption(click.Option):
@@ -99,13 +100,15 @@ def answers_json(command: Function) -> Function:
     @option("Output", "--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
     @wraps(command)
     def answered(*, as_json: bool, **values: Any) -> None:  # noqa: ANN401
-        if not as_json:
+        if as_json:
+            with redirect_stdout(sys.stderr):
+                answer = command(**values)
+            click.echo(json.dumps(answer.data, allow_nan=False))
+        else:
             answer = command(**values)
             click.echo(answer.text)
-            return
-        with redirect_stdout(sys.stderr):
-            answer = command(**values)
-        click.echo(json.dumps(answer.data, allow_nan=False))
+        if answer.code:
+            raise click.exceptions.Exit(answer.code)
 
     return answered
 

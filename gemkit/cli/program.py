@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import click
 
+from gemkit.cli.authoring import check_plugin, new_plugin
 from gemkit.cli.check import check
 from gemkit.cli.listing import parts, plugins, show
 from gemkit.cli.ratios import ratios
@@ -84,5 +85,8 @@ def main() -> None:
     """
 
 
-for _command in (run, check, finetune, evaluate, ticket, ratios, parts, show, plugins):
+for _command in (
+    *(run, check, finetune, evaluate, ticket, ratios),
+    *(parts, show, plugins, new_plugin, check_plugin),
+):
     main.add_command(_command)

@@ -1,0 +1,140 @@
+"""What contracts are tried on: layers and networks in every state a part may meet.
+
+A case is a handful of plain words and numbers, from which its tensors are made anew whenever asked
+for. So it prints in one line, and hypothesis shrinks it to the simplest words.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor, nn
+
+from gemkit.drawing import draw
+from gemkit.probe import Batch, Probe, Wanted
+from gemkit.tensors import Tensors, generator, parameters_of, prunable_names
+from gemkit.testing.tiny import NETWORKS, SHAPE, tiny_data
+
+_CPU = torch.device("cpu")
+
+
+class Case:
+    """A case that prints as its fields, those that are as simple as can be left out."""
+
+    def __str__(self) -> str:
+        plain = type(self)()
+        told = [
+            f"{field.name}={str(getattr(self, field.name)).removeprefix('torch.')}"
+            for field in fields(self)  # type: ignore[arg-type] # every case is a dataclass
+            if getattr(self, field.name) != getattr(plain, field.name)
+        ]
+        return ", ".join(told) or "the simplest there is"
+
+
+@dataclass(frozen=True)
+class Layers(Case):
+    """A few tensors by name, without a network around them.
+
+    `style` says which values they hold: `drawn` (uniform in [0, 1)), `ties` (a few values only, 0
+    and 1 among them), `equal` (all one half), `nan`, `inf` and `minus inf` (one such value in
+    every layer). `alive` is the share of entries that are still alive.
+    """
+
+    shapes: tuple[tuple[int, ...], ...] = ((4, 3),)
+    style: str = "drawn"
+    alive: float = 1.0
+    dtype: torch.dtype = torch.float32
+    seed: int = 0
+    device: torch.device = _CPU
+
+    def values(self) -> Tensors:
+        """Make the values, on the device and in the number format of the case."""
+        rng = generator(self.seed, "values")
+        made = {f"layer{at}": self._layer(shape, rng) for at, shape in enumerate(self.shapes)}
+        return {name: value.to(self.device, self.dtype) for name, value in made.items()}
+
+    def _layer(self, shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
+        drawn = torch.rand(shape, generator=rng)
+        if self.style == "equal":
+            return torch.full(shape, 0.5)
+        if self.style == "ties":
+            return (drawn * 5).floor() / 4
+        if self.style in {"nan", "inf", "minus inf"}:
+            drawn.view(-1)[:1] = float(self.style.replace("minus ", "-"))
+        return drawn
+
+    def masks(self) -> Tensors:
+        """Make the masks of what is alive."""
+        rng = generator(self.seed, "alive")
+        return {
+            f"layer{at}": (torch.rand(shape, generator=rng) < self.alive).to(self.device)
+            for at, shape in enumerate(self.shapes)
+        }
+
+
+@dataclass(frozen=True)
+class Network(Case):
+    """A network as a score may find it, one of `gemkit.testing.tiny.NETWORKS`.
+
+    `weights` are as the network drew them, all `equal`, or all `zero`; `pruned` says what is not
+    alive any more. Its first parameter carries a gradient from elsewhere, its last is frozen,
+    and its first submodule is in another mode than the rest.
+    """
+
+    name: str = "one_layer"
+    weights: str = "drawn"
+    pruned: str = "nothing"
+    training: bool = False
+    dtype: torch.dtype = torch.float32
+    seed: int = 0
+    device: torch.device = _CPU
+
+    def model(self) -> nn.Module:
+        """Build the network; its weights hold zeros where they are pruned, as in a search."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            model = NETWORKS[self.name]()
+        model = model.to(self.device, self.dtype)
+        with torch.no_grad():
+            for name, parameter in parameters_of(model, prunable_names(model)).items():
+                if self.weights != "drawn":
+                    parameter.fill_(0.25 if self.weights == "equal" else 0.0)
+                parameter.mul_(self.alive(model)[name])
+        first, *_, last = model.parameters()
+        first.grad = torch.ones_like(first)
+        last.requires_grad_(False)
+        model.train(self.training)
+        next(model.children()).train(not self.training)
+        return model
+
+    def alive(self, model: nn.Module) -> Tensors:
+        """Make the masks of what is alive."""
+        rng, names = generator(self.seed, "alive"), prunable_names(model)
+        shares = {"nothing": 1.0, "half": 0.5, "first layer": 1.0}
+        masks = {
+            name: torch.rand(parameter.shape, generator=rng) < shares[self.pruned]
+            for name, parameter in parameters_of(model, names).items()
+        }
+        if self.pruned == "first layer":
+            masks[names[0]].zero_()
+        return {name: mask.to(self.device) for name, mask in masks.items()}
+
+    def batches(self, wanted: Wanted) -> list[Batch]:
+        """Draw the batches that a score wants, as the engine does."""
+        source = tiny_data(shape=SHAPE, samples=48, seed=self.seed).train
+        return draw(source.to(self.device), wanted, size=12, seed=0, turn=0)
+
+    def probe(self, model: nn.Module, batches: list[Batch], scores: Tensors) -> Probe:
+        """Hold the network still for measuring, as the engine does."""
+        parameters = parameters_of(model, prunable_names(model))
+        return Probe(
+            model=model,
+            weights={name: parameter.detach().clone() for name, parameter in parameters.items()},
+            alive=self.alive(model),
+            batches=batches,
+            rng=generator(self.seed, "importance"),
+            scores=scores,
+            shape=SHAPE,
+            density=0.25,
+        )

@@ -1,0 +1,132 @@
+"""The contract of learned scores: where they begin, how they are seen, and where they may be."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gemkit.parts import LearnedScores
+from gemkit.tensors import generator
+from gemkit.testing.cases import Layers
+from gemkit.testing.clause import clause, require
+from gemkit.testing.strategies import layers, seeds
+from gemkit.testing.watch import (
+    at_global_seed,
+    copied,
+    no_global_randomness,
+    same,
+    same_everywhere,
+    unchanged,
+)
+
+
+def dense_layers(part: LearnedScores, device: torch.device) -> st.SearchStrategy[Layers]:
+    """Draw weights for which scores are wanted."""
+    return layers(("drawn", "equal"))
+
+
+def any_scores(part: LearnedScores, device: torch.device) -> st.SearchStrategy[Layers]:
+    """Draw a layer whose scores may be anywhere; `wandering` moves them there."""
+    return layers(("drawn",), device)
+
+
+def raw_scores(case: Layers) -> list[Tensor]:
+    """Return scores as they may be after an optimizer step: some small, some far away."""
+    return [
+        (value.double() * 2 - 1).mul(10 ** (at % 3)).to(value)
+        for at, value in enumerate(case.values().values())
+    ]
+
+
+@clause(LearnedScores, dense_layers)
+def the_first_scores_fit_the_weights(part: LearnedScores, case: Layers) -> None:
+    """`init` draws one finite tensor per weight, of its shape and number format, on the CPU."""
+    weights = case.values()
+    scores = part.init(weights, generator(case.seed, "scores"))
+    require(list(scores) == list(weights), f"it returned {list(scores)}")
+    for name, weight in weights.items():
+        score = scores[name]
+        require(score.shape == weight.shape, f"'{name}' has shape {tuple(score.shape)}")
+        require(score.dtype == weight.dtype, f"'{name}' is {score.dtype}, not {weight.dtype}")
+        require(score.device.type == "cpu", f"'{name}' is on {score.device}")
+        require(bool(score.isfinite().all()), f"'{name}' is not finite")
+
+
+@clause(LearnedScores, dense_layers)
+def the_same_generator_draws_the_same_scores(part: LearnedScores, case: Layers) -> None:
+    """`init` draws from the generator it is given, and changes no weight."""
+    weights = case.values()
+    with (
+        no_global_randomness(),
+        unchanged("the weights", lambda: copied(weights.items())),
+    ):
+        part.init(weights, generator(case.seed, "scores"))
+    one, other = (
+        at_global_seed(seed, lambda: part.init(weights, generator(case.seed, "scores")))
+        for seed in (1, 2)
+    )
+    require(same_everywhere(one, other), "drawing twice gave two results")
+
+
+@clause(LearnedScores, any_scores, on_devices=True)
+def a_score_is_seen_by_itself(part: LearnedScores, case: Layers) -> None:
+    """`view` works element by element, is finite, and leaves the scores as they were."""
+    for score in raw_scores(case):
+        part.project_(score)
+        before = score.clone()
+        seen = part.view(score)
+        require(same(before, score), "it changed the score")
+        require(seen.shape == score.shape, f"the view has shape {tuple(seen.shape)}")
+        require(bool(seen.isfinite().all()), "the view is not finite")
+        turned = part.view(score.reshape(-1).flip(0))
+        # Not to the bit: the last few entries of a tensor take another way through the processor.
+        close = torch.allclose(
+            seen.reshape(-1).flip(0), turned, rtol=4 * torch.finfo(seen.dtype).eps, atol=1e-6
+        )
+        require(close, "a score's view depends on its neighbours")
+
+
+@clause(LearnedScores, any_scores)
+def the_slope_is_the_derivative_of_the_view(part: LearnedScores, case: Layers) -> None:
+    """`slope` is d view / d score, or None where that is 1 everywhere."""
+    for score in raw_scores(case):
+        exact = score.double()
+        part.project_(exact)
+        leaf = exact.clone().requires_grad_()
+        [derivative] = torch.autograd.grad(part.view(leaf).sum(), leaf)
+        slope = part.slope(exact)
+        slope = torch.ones_like(exact) if slope is None else slope
+        require(slope.shape == exact.shape, f"the slope has shape {tuple(slope.shape)}")
+        close = torch.isclose(slope, derivative, rtol=1e-6, atol=1e-9).all()
+        require(bool(close), f"the slope is {slope.tolist()}, the derivative {derivative.tolist()}")
+
+
+@clause(LearnedScores, any_scores, on_devices=True)
+def projecting_twice_is_projecting_once(part: LearnedScores, case: Layers) -> None:
+    """`project_` works in place, and scores that are where they may be stay there."""
+    for once in raw_scores(case):
+        returned = part.project_(once)
+        require(returned is None, "it returned something; it works in place")
+        twice = once.clone()
+        part.project_(twice)
+        require(same(once, twice), f"{once.tolist()} became {twice.tolist()}")
+
+
+@clause(LearnedScores, any_scores, applies=lambda part: part.unit_interval)
+def the_view_stays_in_the_unit_interval(part: LearnedScores, case: Layers) -> None:
+    """With `unit_interval` every view of projected scores lies in [0, 1], the first scores too."""
+    first = part.init(case.values(), generator(case.seed, "scores")).values()
+    for score in [*first, *raw_scores(case)]:
+        part.project_(score)
+        seen = part.view(score)
+        require(bool(((seen >= 0) & (seen <= 1)).all()), f"it is {seen.tolist()}")
+
+
+@clause(LearnedScores, lambda part, device: st.integers(0, 10**6) | seeds)
+def the_learning_rate_is_a_positive_number(part: LearnedScores, case: int) -> None:
+    """`default_lr` is positive and finite for a search of any length."""
+    rate = part.default_lr(case)
+    require(math.isfinite(rate) and rate > 0, f"it is {rate} for {case} steps")

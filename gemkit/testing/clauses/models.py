@@ -1,0 +1,81 @@
+"""The contract of models: logits for images, weights to prune, gradients to learn from."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from gemkit.errors import GemkitError
+from gemkit.parts import ModelPart
+from gemkit.tensors import parameters_of, prunable_names
+from gemkit.testing.clause import NotCheckedError, clause, require
+from gemkit.testing.watch import same_everywhere, state_of
+
+SHAPES = ((3, 32, 32), (1, 8, 8), (3, 8, 8), (1, 28, 28), (3, 64, 64), (3, 224, 224))
+CLASSES = 5
+
+
+def build(part: ModelPart, shape: tuple[int, int, int]) -> nn.Module:
+    """Build the model from a fixed seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return part.build(shape, CLASSES)
+
+
+def first_that_fits(part: ModelPart) -> tuple[nn.Module, torch.Tensor]:
+    """Build the model for the first usual shape it takes, with a batch of such images."""
+    reason = ""
+    for shape in SHAPES:
+        try:
+            model = build(part, shape)
+        except GemkitError as error:
+            reason = str(error)
+            continue
+        return model, torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
+    raise NotCheckedError(f"it takes images of none of the usual shapes: {reason}")
+
+
+@clause(ModelPart)
+def it_gives_a_logit_for_every_class(part: ModelPart, case: None) -> None:
+    """In training and in evaluation mode two images give finite logits of shape [2, classes]."""
+    model, images = first_that_fits(part)
+    for training in (True, False):
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            logits = model.train(training)(images)
+        require(isinstance(logits, torch.Tensor), f"it returned {type(logits).__name__}")
+        require(logits.shape == (2, CLASSES), f"the logits have shape {tuple(logits.shape)}")
+        require(bool(logits.isfinite().all()), "the logits are not finite")
+
+
+@clause(ModelPart)
+def shapes_it_cannot_take_are_refused_in_words(part: ModelPart, case: None) -> None:
+    """A shape of images either works or raises a GemkitError, never another exception."""
+    for shape in SHAPES[:3]:
+        try:
+            model = build(part, shape)
+        except GemkitError:
+            continue
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            logits = model.eval()(torch.zeros(2, *shape))
+        require(logits.shape == (2, CLASSES), f"{shape} gives logits of {tuple(logits.shape)}")
+
+
+@clause(ModelPart)
+def the_same_seed_builds_the_same_model(part: ModelPart, case: None) -> None:
+    """Weights are drawn from torch's global random numbers, which the caller seeds."""
+    (one, _), (other, _) = first_that_fits(part), first_that_fits(part)
+    equal = same_everywhere(dict(one.state_dict()), dict(other.state_dict()))
+    require(equal, "two builds from one seed differ")
+    require(list(state_of(one)) == list(state_of(other)), "two builds differ in structure")
+
+
+@clause(ModelPart)
+def every_prunable_weight_can_learn(part: ModelPart, case: None) -> None:
+    """The model has prunable weights, and the loss gives each of them a gradient."""
+    model, images = first_that_fits(part)
+    parameters = parameters_of(model.train(), prunable_names(model))
+    with torch.random.fork_rng(devices=[]):
+        loss = nn.functional.cross_entropy(model(images), torch.tensor([0, 1]))
+    found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+    unmoved = [name for name, gradient in zip(parameters, found, strict=True) if gradient is None]
+    require(not unmoved, f"no gradient reaches {', '.join(unmoved[:3])}")

@@ -1,0 +1,87 @@
+"""From what an author has at hand (a class, a part, a plugin) to the things with a contract."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from types import ModuleType
+from typing import NamedTuple
+
+from gemkit.errors import PluginError
+from gemkit.examine import Fault, examine
+from gemkit.parts import Part
+from gemkit.registry import Entry, Registry
+from gemkit.testing.clause import NotCheckedError, clause
+from gemkit.testing.clauses.pruners import Pruner
+from gemkit.testing.clauses.searching import own_parts
+
+
+def things_in(given: object) -> Iterator[object]:
+    """Yield the parts and pruners in a part class, a part, or a plugin (a module with hooks)."""
+    if isinstance(given, type) and issubclass(given, Part):
+        made = built(given)
+        if isinstance(made, Unbuilt):
+            raise TypeError(
+                f"{made} needs {', '.join(made.required)}; give the contract a part instead of the "
+                f"class, as in contract({made}({made.required[0]}=...))"
+            )
+        yield made
+    elif isinstance(given, Part | Pruner | Unbuilt):
+        yield given
+    elif isinstance(given, ModuleType):
+        yield from _brought(given)
+    else:
+        raise TypeError(f"a contract is for a part class, a part or a plugin module, not {given!r}")
+
+
+class Unbuilt(NamedTuple):
+    """A part that cannot be tried without values for some fields."""
+
+    cls: type[Part]
+    required: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return self.cls.__name__
+
+
+@clause(Unbuilt)
+def it_can_be_tried(part: Unbuilt, case: None) -> None:
+    """Fields without a default give examples, so that the part can be built and tried."""
+    raise NotCheckedError(f"{part} needs {', '.join(part.required)}; give those fields examples")
+
+
+def built(cls: type[Part]) -> Part | Unbuilt:
+    """Build a part with its default fields, and the first example of those that must be given."""
+    required = {name: info for name, info in cls.model_fields.items() if info.is_required()}
+    silent = tuple(name for name, info in required.items() if not info.examples)
+    if silent:
+        return Unbuilt(cls, silent)
+    first = {name: info.examples[0] for name, info in required.items() if info.examples}
+    return cls.model_validate(first)
+
+
+def things_of(registry: Registry, plugin: str) -> Iterator[object]:
+    """Yield what one loaded plugin brought: a part of every class, and its pruners."""
+    for entries in registry.parts.values():
+        for entry in entries.values():
+            if entry.plugin == plugin:
+                yield built(entry.thing)
+    for name, recipe in registry.pruners.items():
+        if recipe.plugin == plugin:
+            yield Pruner(name, registry)
+
+
+def _brought(plugin: ModuleType) -> Iterator[object]:
+    """Examine a plugin as loading it would, next to gemkit's own parts."""
+    name = plugin.__name__
+    try:
+        brings = examine(plugin, name)
+    except Fault as fault:
+        raise PluginError(f"plugin '{name}': {fault}") from fault
+    own = own_parts()
+    parts = {kind: dict(entries) for kind, entries in own.parts.items()}
+    for (kind, part_name), part in brings.parts.items():
+        parts[kind][part_name] = Entry(part, name, name)
+    recipes = {key: Entry(data, name, name) for key, data in brings.pruners.items()}
+    registry = replace(own, parts=parts, pruners={**own.pruners, **recipes})
+    yield from things_of(registry, name)

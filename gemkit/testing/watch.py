@@ -1,0 +1,111 @@
+"""Watching what a call changes: tensors, a whole model, and the global random numbers."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gemkit.tensors import Tensors
+from gemkit.testing.clause import require
+
+State = dict[str, object]
+
+
+def same(one: object, other: object) -> bool:
+    """Tell whether two values are equal to the bit; nan equals nan."""
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return (
+            one.shape == other.shape
+            and one.dtype == other.dtype
+            and one.device == other.device
+            and torch.equal(_bits(one), _bits(other))
+        )
+    return bool(one == other)
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """Return the memory of a tensor as bytes."""
+    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
+
+
+def same_everywhere(one: Tensors, other: Tensors) -> bool:
+    """Tell whether two dictionaries of tensors are equal: to the bit, on a CPU.
+
+    Other devices may sum in any order.
+    """
+    if list(one) != list(other):
+        return False
+    if all(tensor.device.type == "cpu" for tensor in one.values()):
+        return all(same(one[name], other[name]) for name in one)
+    return all(torch.allclose(one[name], other[name]) for name in one)
+
+
+def state_of(model: nn.Module) -> State:
+    """Take down everything about a model that measuring must leave alone."""
+    state: State = {}
+    for name, parameter in model.named_parameters():
+        state[f"the values of {name}"] = parameter.detach().clone()
+        state[f"the gradient of {name}"] = (
+            None if parameter.grad is None else parameter.grad.clone()
+        )
+        state[f"requires_grad of {name}"] = parameter.requires_grad
+    for name, buffer in model.named_buffers():
+        state[f"the buffer {name}"] = buffer.clone()
+    for name, module in model.named_modules():
+        state[f"the mode of '{name}'"] = module.training
+        state[f"the hooks of '{name}'"] = len(module._forward_hooks) + len(
+            module._forward_pre_hooks
+        )
+    return state
+
+
+@contextmanager
+def unchanged(what: str, take_down: Callable[[], State]) -> Iterator[None]:
+    """Fail if what is taken down before the block is not the same after it."""
+    before = take_down()
+    yield
+    after = take_down()
+    changed = [
+        name
+        for name in [*before, *(name for name in after if name not in before)]
+        if name not in after or name not in before or not same(before[name], after[name])
+    ]
+    require(not changed, f"{what} changed: {', '.join(changed[:3])}")
+
+
+def copied(tensors: Iterable[tuple[str, Tensor]]) -> State:
+    """Take down tensors by name."""
+    return {name: tensor.detach().clone() for name, tensor in tensors}
+
+
+def random_state() -> State:
+    """Take down the global random numbers of torch, NumPy and Python."""
+    state: State = {
+        "torch's": torch.get_rng_state(),
+        "NumPy's": pickle.dumps(np.random.get_state()),
+        "Python's": random.getstate(),
+    }
+    if torch.cuda.is_available():
+        state["CUDA's"] = torch.cuda.get_rng_state()
+    return state
+
+
+@contextmanager
+def no_global_randomness() -> Iterator[None]:
+    """Fail if the block draws global random numbers; put them back in any case."""
+    cuda = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices=cuda), unchanged("global random numbers", random_state):
+        yield
+
+
+def at_global_seed(seed: int, call: Callable[[], Tensors]) -> Tensors:
+    """Call a function with the global random numbers of torch seeded, and restore them."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return call()

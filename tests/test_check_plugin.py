@@ -1,0 +1,121 @@
+"""`gemkit check-plugin`: what holds, what does not, and the exit code that says so."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from cli_runs import commands_in
+
+SOUND = '''
+from gemkit import MeasuredScores, hookimpl
+
+
+class Size(MeasuredScores):
+    """The size of a weight."""
+
+    name = "{name}"
+
+    def importance(self, probe):
+        return {{name: weight.abs() for name, weight in probe.weights.items()}}
+
+
+@hookimpl
+def gemkit_scores():
+    return [Size]
+'''
+
+
+@pytest.fixture
+def gemkit(tmp_path, monkeypatch):
+    return commands_in(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Return a function that installs a distribution with one plugin."""
+
+    def installed(distribution, plugin, code):
+        site = tmp_path / f"site-{plugin}"
+        info = site / f"{distribution.replace('-', '_')}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (site / f"checked_{plugin}.py").write_text(code)
+        (info / "METADATA").write_text(f"Name: {distribution}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[gemkit]\n{plugin} = checked_{plugin}\n")
+        monkeypatch.syspath_prepend(site)
+
+    yield installed
+    for name in [name for name in sys.modules if name.startswith("checked_")]:
+        del sys.modules[name]
+
+
+def test_a_sound_file_conforms(gemkit, tmp_path):
+    file = tmp_path / "size.py"
+    file.write_text(SOUND.format(name="size"))
+    result = gemkit("check-plugin", file)
+    assert result.exit_code == 0
+    assert result.stdout.startswith("Size\n  holds ")
+    assert "BROKEN" not in result.stdout
+    assert result.stdout.endswith("It conforms.\n")
+
+
+@pytest.mark.parametrize("name", ["gemkit-size", "Gemkit_Size", "size"])
+def test_a_plugin_goes_by_its_distribution_or_its_entry_point(name, gemkit, install):
+    install("gemkit-size", "size", SOUND.format(name="size"))
+    install("gemkit-other", "other", SOUND.format(name="other_size"))
+    result = gemkit("check-plugin", name, "--json")
+    assert result.exit_code == 0, result.stderr
+    answer = json.loads(result.stdout)
+    assert answer["conforms"] is True
+    assert {clause["thing"] for clause in answer["clauses"]} == {"Size"}
+
+
+def test_a_refused_plugin_does_not_conform(gemkit, install):
+    install("gemkit-bad", "bad", "import no_such_module")
+    result = gemkit("check-plugin", "bad")
+    assert result.exit_code == 1
+    assert "refused: plugin 'bad' (gemkit-bad 1.0)" in result.stdout
+    assert result.stdout.endswith("It does not conform.\n")
+
+
+def test_a_file_with_a_fault_does_not_conform(gemkit, tmp_path):
+    (tmp_path / "bad.py").write_text("x = 1")
+    result = gemkit("check-plugin", "bad.py")
+    assert result.exit_code == 1
+    assert "refused: plugin 'bad'" in result.stdout
+
+
+def test_a_contested_name_does_not_conform(gemkit, install):
+    install("gemkit-one", "one", SOUND.format(name="size"))
+    install("gemkit-two", "two", SOUND.format(name="size"))
+    result = gemkit("check-plugin", "one")
+    assert result.exit_code == 1
+    assert "'size' is claimed" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("no.py", "there is no file no.py"), ("gemkit-siz", "did you mean 'gemkit-size'")],
+)
+def test_a_plugin_that_is_not_there_is_the_users_mistake(name, words, gemkit, install):
+    install("gemkit-size", "size", SOUND.format(name="size"))
+    result = gemkit("check-plugin", name)
+    assert result.exit_code == 2
+    assert words in result.stderr
+
+
+def test_without_hypothesis_the_kit_says_what_to_install(tmp_path):
+    code = (
+        "import sys; sys.modules['hypothesis'] = None\n"
+        "from importlib import util; found = util.find_spec\n"
+        "util.find_spec = lambda name: None if name == 'hypothesis' else found(name)\n"
+        "from gemkit.cli import main\n"
+        "main(['check-plugin', 'mine.py'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr == (
+        "gemkit: gemkit.testing needs hypothesis; install with pip install 'gemkit[test]'\n"
+    )

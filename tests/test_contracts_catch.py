@@ -1,0 +1,757 @@
+"""Every clause of every contract catches a part that breaks it."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from pydantic import Field
+from torch import nn
+
+from gemkit import MeasuredScores, ModelPart, Observer, SanityCheck, Wanted, load_plugins
+from gemkit.builtin.allocations import Global, Uniform
+from gemkit.builtin.initializers import KaimingNormal
+from gemkit.builtin.regularizers import L2
+from gemkit.builtin.roundings import Bernoulli, Threshold, TopK
+from gemkit.builtin.schedules import Constant, Once
+from gemkit.data.fake import Fake
+from gemkit.errors import FitError
+from gemkit.methods.baselines import Magnitude
+from gemkit.methods.gem_miner import UniformScores
+from gemkit.parts import Freeze
+from gemkit.registry import Entry
+from gemkit.tensors import kept
+from gemkit.testing import (
+    CLAUSES,
+    Pruner,
+    clauses_of,
+    contract,
+    things_in,
+    things_of,
+    verdicts,
+)
+
+BROKEN = {}
+
+
+def breaks(clause, **fields):
+    """File a broken part under the clause that must catch it."""
+
+    def add(cls):
+        BROKEN.setdefault(clause, []).append(cls(**fields))
+        return cls
+
+    return add
+
+
+def by_chance():
+    """Return a generator that no seed decides."""
+    return torch.Generator().manual_seed(random.SystemRandom().getrandbits(60))
+
+
+# --- any part ------------------------------------------------------------------------------------
+
+
+@breaks("it-can-be-registered")
+class Nameless(Magnitude):
+    name = "not a name"
+
+
+@breaks("every-field-is-described")
+class Undescribed(Magnitude):
+    """Says nothing about its field."""
+
+    scale: float = 1.0
+
+
+@breaks("it-survives-being-written-down")
+class Forgetful(Magnitude):
+    """Leaves a field out of its data."""
+
+    scale: float = Field(default=1.0, ge=0, le=9, exclude=True, description="forgotten")
+
+
+@breaks("it-survives-being-written-down")
+class Picky(Magnitude):
+    """Refuses what its bounds allow."""
+
+    scale: float = Field(default=1.0, ge=0, description="must be below 1, it turns out")
+
+    def model_post_init(self, context):
+        if self.scale > 1:
+            raise ValueError("too large")
+
+
+# --- scores --------------------------------------------------------------------------------------
+
+
+@breaks("says-which-batches-it-wants")
+class Greedy(Magnitude):
+    def batches_wanted(self):
+        return 1
+
+
+@breaks("says-which-batches-it-wants")
+class Indivisible(Magnitude):
+    def batches_wanted(self):
+        return Wanted(batches=0, per_class=3)
+
+
+@breaks("importance-has-the-names-and-shapes-of-the-weights")
+class Summed(MeasuredScores):
+    def importance(self, probe):
+        return {name: weight.sum() for name, weight in probe.weights.items()}
+
+
+@breaks("importance-has-the-names-and-shapes-of-the-weights")
+class Short(MeasuredScores):
+    def importance(self, probe):
+        return dict(list(Magnitude().importance(probe).items())[1:])
+
+
+@breaks("importance-has-the-names-and-shapes-of-the-weights")
+class Listed(MeasuredScores):
+    def importance(self, probe):
+        return {name: weight.tolist() for name, weight in probe.weights.items()}
+
+
+@breaks("importance-is-finite-where-weights-are-alive")
+class Normalized(MeasuredScores):
+    """Divides by a deviation that a layer of one weight does not have."""
+
+    def importance(self, probe):
+        return {name: weight.abs() / weight.std() for name, weight in probe.weights.items()}
+
+
+@breaks("it-prunes-in-a-search")
+class ByChance(MeasuredScores):
+    name = "by_chance"
+
+    def importance(self, probe):
+        rng = by_chance()
+        return {
+            name: torch.rand(weight.shape, generator=rng) for name, weight in probe.weights.items()
+        }
+
+
+@breaks("the-same-seed-gives-the-same-importance")
+@breaks("measuring-draws-no-global-random-numbers")
+class Lucky(MeasuredScores):
+    def importance(self, probe):
+        return {name: torch.rand(weight.shape).to(weight) for name, weight in probe.weights.items()}
+
+
+@breaks("measuring-draws-no-global-random-numbers")
+class LuckyElsewhere(Magnitude):
+    def importance(self, probe):
+        random.random()
+        return super().importance(probe)
+
+
+@breaks("measuring-draws-no-global-random-numbers")
+class LuckyInNumPy(Magnitude):
+    def importance(self, probe):
+        np.random.rand()
+        return super().importance(probe)
+
+
+def harmful(deed):
+    """File scores that harm the model they measure."""
+
+    class Harmful(Magnitude):
+        def importance(self, probe):
+            with torch.no_grad():
+                deed(probe.model)
+            return super().importance(probe)
+
+    breaks("measuring-leaves-the-model-as-it-was")(Harmful)
+
+
+harmful(lambda model: next(model.parameters()).add_(1))
+harmful(lambda model: next(model.parameters()).data.add_(1))
+harmful(lambda model: model.zero_grad())
+harmful(lambda model: model.requires_grad_(True))
+harmful(lambda model: model.eval())
+harmful(lambda model: next(model.children()).register_forward_hook(lambda *_: None))
+harmful(lambda model: model.register_buffer("extra", torch.ones(1)))
+
+
+@breaks("measuring-leaves-batches-and-scores-as-they-were")
+class Spoiling(Magnitude):
+    def batches_wanted(self):
+        return Wanted(1)
+
+    def importance(self, probe):
+        probe.batches[0][0].zero_()
+        return super().importance(probe)
+
+
+@breaks("importance-does-not-depend-on-the-models-mode")
+class Moody(Magnitude):
+    def importance(self, probe):
+        found = super().importance(probe)
+        return {name: value + probe.model.training for name, value in found.items()}
+
+
+# --- learned scores ------------------------------------------------------------------------------
+
+
+@breaks("the-first-scores-fit-the-weights")
+class FlatScores(UniformScores):
+    def init(self, weights, rng):
+        drawn = super().init(weights, rng)
+        return {name: score.reshape(-1) for name, score in drawn.items()}
+
+
+@breaks("the-first-scores-fit-the-weights")
+class SingleScores(UniformScores):
+    def init(self, weights, rng):
+        return {name: torch.rand(weight.shape, generator=rng) for name, weight in weights.items()}
+
+
+@breaks("the-same-generator-draws-the-same-scores")
+class GlobalScores(UniformScores):
+    def init(self, weights, rng):
+        return {name: torch.rand_like(weight) for name, weight in weights.items()}
+
+
+@breaks("a-score-is-seen-by-itself")
+class Centred(UniformScores):
+    def view(self, score):
+        return score - score.reshape(-1)[:1].sum()
+
+
+@breaks("a-score-is-seen-by-itself")
+class SeenInPlace(UniformScores):
+    def view(self, score):
+        return score.mul_(0.5)
+
+
+@breaks("the-slope-is-the-derivative-of-the-view")
+class Sloped(UniformScores):
+    def view(self, score):
+        return score**2
+
+
+@breaks("projecting-twice-is-projecting-once")
+class Shrinking(UniformScores):
+    def project_(self, score):
+        score.mul_(0.5)
+
+
+@breaks("projecting-twice-is-projecting-once")
+class Returning(UniformScores):
+    def project_(self, score):
+        return score.clamp(0, 1)
+
+
+@breaks("the-view-stays-in-the-unit-interval")
+class Unbounded(UniformScores):
+    def project_(self, score):
+        pass
+
+
+@breaks("the-learning-rate-is-a-positive-number")
+class Slow(UniformScores):
+    def default_lr(self, steps):
+        return 0.0
+
+
+# --- roundings -----------------------------------------------------------------------------------
+
+
+@breaks("masks-are-zeros-and-ones")
+class Soft(Threshold):
+    def masks(self, view, alive, shares, rng):
+        return view.items()
+
+
+@breaks("masks-are-zeros-and-ones")
+class Backwards(Threshold):
+    def masks(self, view, alive, shares, rng):
+        return reversed(list(super().masks(view, alive, shares, rng)))
+
+
+@breaks("the-same-generator-gives-the-same-masks")
+@breaks("it-rounds-in-a-search")
+class UnseededBernoulli(Bernoulli):
+    def masks(self, view, alive, shares, rng):
+        return super().masks(view, alive, shares, by_chance())
+
+
+@breaks("rounding-leaves-the-scores-as-they-were")
+class RoundsInPlace(Threshold):
+    def masks(self, view, alive, shares, rng):
+        return [(name, score.round_()) for name, score in view.items()]
+
+
+@breaks("a-rounding-that-spends-the-budget-keeps-just-that")
+class Generous(TopK):
+    def masks(self, view, alive, shares, rng):
+        return [(name, torch.ones_like(score)) for name, score in view.items()]
+
+
+@breaks("the-slope-is-finite")
+class Steep(Threshold):
+    def slope(self, view, mask):
+        return 1 / (view * (1 - view))
+
+
+@breaks("masks-look-no-further-than-the-scope")
+class BelowTheMean(Threshold):
+    """Claims to look at one layer, and compares with the mean of all."""
+
+    def masks(self, view, alive, shares, rng):
+        means = [score.double().mean().item() for score in view.values() if score.numel()]
+        for name, score in view.items():
+            yield name, score > sum(means) / max(1, len(means))
+
+
+@breaks("masks-look-no-further-than-the-scope")
+class DrawsAlone(Bernoulli):
+    scope = "layer"
+
+
+# --- allocations ---------------------------------------------------------------------------------
+
+
+@breaks("shares-sum-to-the-budget")
+class RoundedDown(Uniform):
+    """Loses a weight here and there."""
+
+    def keep(self, importance, alive, density):
+        return {(name,): int(density * kept({name: mask})) for name, mask in alive.items()}
+
+
+@breaks("shares-sum-to-the-budget")
+class LayerLost(Global):
+    def keep(self, importance, alive, density):
+        [(group, count)] = super().keep(importance, alive, density).items()
+        return {group[:-1]: count}
+
+
+@breaks("shares-sum-to-the-budget")
+class Overdrawn(Global):
+    """Takes from the first layer more than it has."""
+
+    def keep(self, importance, alive, density):
+        [(group, count)] = super().keep(importance, alive, density).items()
+        return {group[:1]: count, group[1:]: 0} if len(group) > 1 else {group: count}
+
+
+@breaks("masks-may-be-of-any-type")
+class OnlyBooleans(Global):
+    def keep(self, importance, alive, density):
+        count = sum(len(importance[name][mask]) for name, mask in alive.items())
+        return {tuple(alive): min(count, *super().keep(importance, alive, density).values())}
+
+
+@breaks("sharing-twice-gives-the-same")
+class SpoilsImportance(Global):
+    def keep(self, importance, alive, density):
+        for value in importance.values():
+            value.zero_()
+        return super().keep(importance, alive, density)
+
+
+@breaks("importance-that-cannot-be-ranked-is-no-surprise")
+class BySum(Uniform):
+    """Splits the budget by the sum of importance, without looking what that is."""
+
+    def keep(self, importance, alive, density):
+        shares = super().keep(importance, alive, density)
+        if any(int(value.sum()) < 0 for value in importance.values()):
+            return {}
+        return shares
+
+
+@breaks("it-shares-in-a-search")
+class NotForConvolutions(Global):
+    name = "not_for_convolutions"
+
+    def keep(self, importance, alive, density):
+        if any(mask.shape[2:] == (3, 3) and len(mask) == 6 for mask in alive.values()):
+            raise ValueError("six channels are too many")
+        return super().keep(importance, alive, density)
+
+
+# --- schedules -----------------------------------------------------------------------------------
+
+
+@breaks("it-suits-a-search-of-the-usual-length")
+@breaks("it-freezes-in-a-search")
+class Never(Once):
+    def freezes(self, target, epochs, steps_per_epoch):
+        raise FitError("never long enough")
+
+
+@breaks("steps-ascend-within-the-search")
+class Late(Once):
+    def freezes(self, target, epochs, steps_per_epoch):
+        return [Freeze(epochs * steps_per_epoch + 1, target)]
+
+
+@breaks("steps-ascend-within-the-search")
+class Pairs(Once):
+    def freezes(self, target, epochs, steps_per_epoch):
+        return [(0, target)]
+
+
+@breaks("densities-never-rise-and-end-at-the-target")
+class Halfway(Once):
+    def freezes(self, target, epochs, steps_per_epoch):
+        return [Freeze(0, (1 + target) / 2)]
+
+
+@breaks("densities-never-rise-and-end-at-the-target")
+class Rising(Once):
+    def freezes(self, target, epochs, steps_per_epoch):
+        return [Freeze(0, target / 2), Freeze(0, target)]
+
+
+@breaks("a-schedule-that-does-not-train-freezes-before-the-first-step")
+class TrainsInSecret(Constant):
+    def freezes(self, target, epochs, steps_per_epoch):
+        return [Freeze(epochs * steps_per_epoch, target)]
+
+
+@breaks("asking-twice-gives-the-same-freezes")
+class Restless(Constant):
+    def freezes(self, target, epochs, steps_per_epoch):
+        return [Freeze(0, target)] * random.SystemRandom().randrange(1, 1000)
+
+
+# --- regularizers --------------------------------------------------------------------------------
+
+
+@breaks("the-penalty-is-one-finite-number")
+class PerLayer(L2):
+    def penalty(self, scores):
+        return torch.stack([score.sum() for score in scores.values()])
+
+
+@breaks("the-penalty-is-one-finite-number")
+class RootMean(L2):
+    """Takes the mean of a layer that may be empty."""
+
+    def penalty(self, scores):
+        return sum(score.square().mean() for score in scores.values())
+
+
+@breaks("the-gradient-is-the-derivative-of-the-penalty")
+class Doubled(L2):
+    def add_gradient_(self, gradients, scores):
+        super().add_gradient_(gradients, scores)
+        super().add_gradient_(gradients, scores)
+
+
+@breaks("the-gradient-is-the-derivative-of-the-penalty")
+class Overwriting(L2):
+    def add_gradient_(self, gradients, scores):
+        for name, score in scores.items():
+            gradients[name].copy_(2 * self.weight * score)
+
+
+@breaks("a-penalty-changes-no-score")
+class Decaying(L2):
+    def penalty(self, scores):
+        for score in scores.values():
+            score.mul_(0.5)
+        return super().penalty(scores)
+
+
+@breaks("it-pulls-in-a-search")
+class Failing(L2):
+    def add_gradient_(self, gradients, scores):
+        assert all(score.dtype == torch.float64 for score in scores.values())
+
+
+@breaks("a-pull-looks-no-further-than-the-scope")
+class MeanSquare(L2):
+    """Claims to look at one layer, and divides by the size of all."""
+
+    def add_gradient_(self, gradients, scores):
+        entries = max(1, sum(score.numel() for score in scores.values()))
+        for name, score in scores.items():
+            gradients[name] += 2 * score / entries
+
+
+# --- initializers --------------------------------------------------------------------------------
+
+
+@breaks("the-drawn-weights-fit")
+class DoubleWeights(KaimingNormal):
+    def draw(self, weights, rng):
+        return {name: weight.double() for name, weight in super().draw(weights, rng).items()}
+
+
+@breaks("the-same-generator-draws-the-same-weights")
+@breaks("it-begins-a-search")
+class SystemRandom(KaimingNormal):
+    name = "system_random"
+
+    def draw(self, weights, rng):
+        return super().draw(
+            weights, torch.Generator().manual_seed(random.SystemRandom().getrandbits(60))
+        )
+
+
+# --- models --------------------------------------------------------------------------------------
+
+
+class Plain(ModelPart):
+    """One linear layer."""
+
+    name = "plain"
+
+    def build(self, shape, classes):
+        return nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], classes))
+
+
+@breaks("it-gives-a-logit-for-every-class")
+class OneTooMany(Plain):
+    def build(self, shape, classes):
+        return super().build(shape, classes + 1)
+
+
+@breaks("shapes-it-cannot-take-are-refused-in-words")
+class OnlyThirtyTwo(Plain):
+    def build(self, shape, classes):
+        return super().build((3, 32, 32), classes)
+
+
+@breaks("the-same-seed-builds-the-same-model")
+class Unseeded(Plain):
+    def build(self, shape, classes):
+        model = super().build(shape, classes)
+        nn.init.constant_(model[1].weight, random.SystemRandom().random())
+        return model
+
+
+@breaks("every-prunable-weight-can-learn")
+class Detached(Plain):
+    def build(self, shape, classes):
+        model = super().build(shape, classes)
+        model.append(nn.Linear(2, 2))
+        model.forward = lambda images: model[1](model[0](images))
+        return model
+
+
+# --- data sets -----------------------------------------------------------------------------------
+
+
+@breaks("what-is-missing-is-told-in-words")
+class NeedsFile(Fake):
+    def load(self, folder):
+        return (folder / "images").read_bytes()
+
+
+def altered(**changes):
+    """Make fake data whose splits behave otherwise."""
+
+    class Altered:
+        def __init__(self, source):
+            self.source = source
+
+        def __len__(self):
+            return len(self.source)
+
+        def __getattr__(self, name):
+            method = getattr(self.source, name)
+            return changes[name](method) if name in changes else method
+
+    class Data(Fake):
+        def load(self, folder):
+            data = super().load(folder)
+            splits = {
+                name: Altered(getattr(data, name)) for name in ("train", "validation", "test")
+            }
+            return replace(data, **splits)
+
+    return Data
+
+
+def batches(change):
+    return altered(batches=lambda method: lambda *words, **more: change(method(*words, **more)))
+
+
+breaks("every-split-holds-images-and-labels")(
+    batches(lambda found: ((images.double(), labels) for images, labels in found))
+)
+breaks("every-split-holds-images-and-labels")(
+    batches(lambda found: ((images[:, :1], labels) for images, labels in found))
+)
+breaks("every-sample-comes-once-an-epoch")(batches(lambda found: list(found)[1:]))
+breaks("every-sample-comes-once-an-epoch")(altered(steps=lambda method: lambda size: 1))
+breaks("the-same-seed-gives-the-same-order")(
+    batches(lambda found: random.SystemRandom().sample(found := list(found), len(found)))
+)
+
+
+# --- observers -----------------------------------------------------------------------------------
+
+
+RUNS = []
+
+
+class Quiet(Observer):
+    """Hears and does nothing."""
+
+    name = "quiet"
+
+    def listen(self, run_dir):
+        return lambda event: None
+
+
+@breaks("it-hears-every-event")
+class OnlyFreezes(Quiet):
+    def listen(self, run_dir):
+        return lambda event: event.target
+
+
+@breaks("it-hears-runs-without-a-directory")
+class NeedsDirectory(Quiet):
+    def listen(self, run_dir):
+        (run_dir / "log").touch()
+        return lambda event: None
+
+
+@breaks("it-hears-two-runs-at-once")
+class OneAtATime(Quiet):
+    def listen(self, run_dir):
+        RUNS.append(run_dir)
+
+        def heard(event):
+            assert RUNS[-1] == run_dir, "another run began"
+
+        return heard
+
+
+# --- sanity checks -------------------------------------------------------------------------------
+
+
+class Flip(SanityCheck):
+    """Turns every layer's mask around: a control that keeps every count."""
+
+    name = "flip"
+
+    def control(self, ticket, lab):
+        return replace(ticket, mask={name: mask.flip(0, 1) for name, mask in ticket.mask.items()})
+
+
+@breaks("the-control-keeps-as-many-weights")
+class Complement(Flip):
+    def control(self, ticket, lab):
+        mask = {name: torch.ones_like(mask) for name, mask in ticket.mask.items()}
+        return replace(ticket, mask=mask)
+
+
+@breaks("the-control-is-another-ticket")
+class NoShuffle(Flip):
+    """The shuffle that shuffles nothing."""
+
+    def control(self, ticket, lab):
+        for mask in ticket.mask.values():
+            mask = mask.flip(0)
+        return replace(ticket)
+
+
+@breaks("the-same-seed-makes-the-same-control")
+class ShuffledByChance(Flip):
+    def control(self, ticket, lab):
+        mask = {
+            name: mask.reshape(-1)[torch.randperm(mask.numel())].view_as(mask)
+            for name, mask in ticket.mask.items()
+        }
+        return replace(ticket, mask=mask)
+
+
+# --- pruners -------------------------------------------------------------------------------------
+
+
+def pruner(clause, data, *parts):
+    own = load_plugins(only=())
+    extra = {part.name: Entry(part, "broken", "broken") for part in parts}
+    known = {**own.parts, "scores": {**own.parts["scores"], **extra}}
+    recipes = {"broken": Entry(data, "broken", "broken")}
+    BROKEN.setdefault(clause, []).append(
+        Pruner("broken", replace(own, parts=known, pruners=recipes))
+    )
+
+
+pruner("its-parts-fit-together", {"scores": "magnitude", "rounding": "topk", "help": "x"})
+pruner("its-parts-fit-together", {"scores": "no_such_scores", "help": "x"})
+pruner("it-says-in-one-line-what-it-does", {"scores": "magnitude"})
+pruner("it-finds-a-ticket", {"scores": "by_chance", "help": "x"}, ByChance)
+
+
+# --- the tests -----------------------------------------------------------------------------------
+
+CASES = [(clause, thing) for clause, things in BROKEN.items() for thing in things]
+
+
+def verdict_on(thing, name):
+    [one] = [one for one in clauses_of(thing) if one.name == name]
+    one.check(thing, torch.device("cpu"))
+
+
+def test_every_clause_has_a_part_that_breaks_it():
+    assert {one.name for one in CLAUSES} == set(BROKEN) | {"it-can-be-tried"}
+
+
+@pytest.mark.parametrize(
+    ("clause", "thing"), CASES, ids=[f"{clause}-{type(thing).__name__}" for clause, thing in CASES]
+)
+def test_a_broken_part_is_caught(clause, thing):
+    with pytest.raises(AssertionError, match="But "):
+        verdict_on(thing, clause)
+
+
+test_an_honest_check = contract(Flip)
+test_an_honest_model = contract(Plain)
+test_an_honest_observer = contract(Quiet)
+
+
+def test_the_smallest_case_is_told():
+    [verdict] = [one for one in verdicts([Normalized()]) if "finite" in one.clause]
+    assert verdict.thing == "Normalized"
+    assert verdict.problem == (
+        "'1.weight' has 216 values of 216 that are not finite; smallest case: weights=equal"
+    )
+
+
+def test_a_part_that_needs_fields_must_be_built():
+    class Needy(Magnitude):
+        size: int = Field(description="must be given")
+
+    with pytest.raises(TypeError, match=r"Needy needs size; .*contract\(Needy\(size=\.\.\.\)\)"):
+        contract(Needy)
+    contract(Needy(size=3))
+
+
+def test_a_part_without_examples_is_told_to_be_unchecked():
+    class Needy(Magnitude):
+        """Must be told something."""
+
+        size: int = Field(description="must be given")
+        other: int = Field(description="must be given, and says how", examples=[3])
+
+    registry = load_plugins(only=())
+    known = {**registry.parts, "scores": {"needy": Entry(Needy, "mine", "mine")}}
+    [verdict] = verdicts(list(things_of(replace(registry, parts=known), "mine")))
+    assert verdict.skipped == "Needy needs size; give those fields examples"
+
+
+def test_a_part_is_built_from_the_examples_of_its_fields():
+    class Exemplary(Magnitude):
+        """Says how to build it."""
+
+        size: int = Field(description="must be given", examples=[3])
+
+    assert next(iter(things_in(Exemplary))) == Exemplary(size=3)
+
+
+def test_a_contract_is_for_parts_and_plugins():
+    with pytest.raises(TypeError, match="not 3"):
+        contract(3)
