@@ -108,8 +108,11 @@ def test_the_readmes_plugin_runs(tmp_path, monkeypatch):
     file.write_text(plugin)
     arguments = command.replace("mine.py", str(file)).split()
     small = ["--finetune-epochs", "1"]
-    result = commands_in(tmp_path, monkeypatch)(*arguments, *small)
+    gemkit = commands_in(tmp_path, monkeypatch)
+    result = gemkit(*arguments, *small)
     assert result.exit_code == 0, result.stderr
+    checked = gemkit("check-plugin", file)
+    assert checked.exit_code == 0, checked.stdout
 
 
 def test_the_readmes_python_example_runs(tmp_path, monkeypatch):
