@@ -60,12 +60,12 @@ def test_ticket_and_controls_of_a_seed_get_one_plan_one_seed_and_one_network(mon
     lab = lab_of("random", seed=5)
     given = lab.search()
     monkeypatch.setattr(engine, "search", search)
-    measured = list(trials(given, CHECKS, range(5, 8), lab, FINETUNE))
+    measured = list(trials(given, CHECKS, (6, 5, 7), lab, FINETUNE))
     assert [(trial.seed, trial.check) for trial in measured] == [
-        (seed, check) for seed in (5, 6, 7) for check in ("ticket", "shuffle", "reinit")
+        (seed, check) for seed in (6, 5, 7) for check in ("ticket", "shuffle", "reinit")
     ]
     assert searches == [6, 7], "the given ticket stands for its own seed"
-    assert calls[0][0] == given
+    assert calls[3][0] == given
     for place, (ticket, state, data, plan, seed) in enumerate(calls):
         first = calls[place // 3 * 3]
         assert seed == measured[place].seed
