@@ -1,11 +1,16 @@
 """What every test shares: one thread, and each device this machine has."""
 
+import os
+
 import pytest
 import torch
 from hypothesis import settings
 
 # One thread: tests run side by side, and sums do not depend on how work was divided.
 torch.set_num_threads(1)
+
+# Tables are as wide as the terminal; here they are always as wide as they may be.
+os.environ["COLUMNS"] = "100"
 
 # No deadlines: how long an example takes says more about the machine than about the code.
 settings.register_profile("gemkit", deadline=None)
