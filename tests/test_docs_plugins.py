@@ -40,7 +40,7 @@ def test_the_lines_of_a_plugin_are_counted(name, most):
 
 
 def test_the_tutorials_commands_run(tmp_path, monkeypatch):
-    """Plugins of files are run; what needs an installation is left to scripts/new_plugin.sh."""
+    """Plugins of files are run; what needs an installation is left to tests/new_plugin.sh."""
     gemkit = commands_in(tmp_path, monkeypatch)
     for note, code in blocks(TUTORIAL, "python"):
         if match := COPIED.fullmatch(note):

@@ -120,7 +120,7 @@ def test_the_wheel_carries_the_templates(tmp_path):
 def test_from_nothing_to_a_pruner_of_ones_own():
     """Install gemkit, a new plugin and all of plugins/ for real, and run what came out."""
     done = subprocess.run(
-        [str(ROOT / "scripts" / "new_plugin.sh")],
+        [str(ROOT / "tests" / "new_plugin.sh")],
         env={"PYTHON": sys.executable, "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
