@@ -444,7 +444,11 @@ def pair(source):
 
 @pytest.mark.parametrize("name", ["random_labels", "shuffled_pixels", "half_data"])
 def test_only_methods_that_look_at_data_are_impressed(name):
-    assert same(control(name, BUILT, lab_of("random")).mask, BUILT.mask)
+    for blind in ("random", "synflow"):  # at once, and in a hundred freezes
+        lab = lab_of(blind, density=0.13)
+        again = control(name, lab.search(), lab)
+        assert same(again.mask, lab.search().mask)
+        assert again.info.density_target == 0.13, "37/288 would lead along other freezes"
     lab = lab_of("gem_miner")
     assert not same(control(name, lab.search(), lab).mask, lab.search().mask)
 

@@ -19,6 +19,7 @@ from gemkit.errors import CheckError
 from gemkit.hookspecs import hookimpl
 from gemkit.parts import SanityCheck
 from gemkit.recipe import Recipe
+from gemkit.tensors import budget
 
 if TYPE_CHECKING:
     from gemkit.lab import Lab
@@ -66,7 +67,13 @@ class CorruptedData(SanityCheck):
 
 
 def search_for(ticket: Ticket, recipe: Recipe, lab: Lab, *, data: Data | None = None) -> Ticket:
-    """Search for as many weights as the ticket keeps, also where the pruner insists on others."""
+    """Search for as many weights as the ticket keeps, also where the pruner insists on others.
+
+    The search's own target stays where it says the same: a density that differs in its sixth digit
+    would lead an iterative search along other freezes.
+    """
+    if budget(ticket.prunable, lab.density) == ticket.kept:
+        return lab.search(recipe, data=data)
     if recipe.density is not None:
         recipe = recipe.model_copy(update={"density": ticket.density})
     return lab.search(recipe, data=data, density=ticket.density)
