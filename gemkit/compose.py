@@ -51,11 +51,17 @@ def misfits(recipe: Recipe, *, epochs: int, density: float) -> Iterator[str]:
             f"everything; use finalize 'rounded'"
         )
     try:
-        first, _ = recipe.schedule.freezes(density, recipe.schedule.round_epochs or epochs, 1)[0]
+        freezes = recipe.schedule.freezes(density, recipe.schedule.round_epochs or epochs, 1)
     except FitError as error:
         yield str(error)
     else:
-        yield from _rewind_misfits(recipe, first)
+        if freezes:
+            yield from _rewind_misfits(recipe, freezes[0].step)
+        else:
+            yield (
+                f"schedule '{recipe.schedule.name}' never freezes in {epochs} epochs, so nothing "
+                f"would be pruned; train longer, or use another schedule"
+            )
 
 
 def _rewind_misfits(recipe: Recipe, first: int) -> Iterator[str]:

@@ -47,6 +47,7 @@ def keep_top(importance: Tensors, alive: Tensors, shares: Shares) -> Tensors:
     if sorted(chain.from_iterable(shares)) != sorted(importance):
         raise ValueError(f"shares {list(shares)} must name every layer of {list(importance)} once")
     living = dict(zip(alive, count_living(alive), strict=True))
+    importance = {name: _rankable(name, value) for name, value in importance.items()}
     _check_finite(importance, alive, living)
 
     masks: Tensors = {}
@@ -59,6 +60,16 @@ def keep_top(importance: Tensors, alive: Tensors, shares: Shares) -> Tensors:
 def count_living(alive: Tensors) -> list[int]:
     """Count what is alive in each layer, in one transfer from the device."""
     return count_ones(as_array(_flat(mask, _memory_order(mask))) for mask in alive.values())
+
+
+def _rankable(name: str, importance: Tensor) -> Tensor:
+    """Return importance as numbers with an order and a negative: whole ones and truths as reals."""
+    if importance.is_complex():
+        raise ImportanceError(
+            f"importance of '{name}' is complex, and complex numbers have no order; return one "
+            "real number for each weight, such as the absolute value"
+        )
+    return importance if importance.is_floating_point() else importance.double()
 
 
 def _check_finite(importance: Tensors, alive: Tensors, living: dict[str, int]) -> None:

@@ -8,6 +8,7 @@ from tiny import CPU, REQUIRED, tiny_data, tiny_net
 from gemkit import Plan, load_plugins, search
 from gemkit.compose import check_fit, misfits
 from gemkit.errors import FitError
+from gemkit.parts import FreezeSchedule
 from gemkit.recipe import ROLES
 from gemkit.registry import KIND_OF_ROLE
 
@@ -108,6 +109,24 @@ def test_each_misfit_has_its_own_sentence(base, parts, options, epochs, words):
     recipe = REGISTRY.recipe(base, parts=parts, options=options)
     [sentence] = misfits(recipe, epochs=epochs, density=0.5)
     assert words in sentence
+
+
+def test_a_schedule_that_never_freezes_is_told():
+    class Idle(FreezeSchedule):
+        """Freezes in another life."""
+
+        name = "idle"
+
+        @property
+        def trains(self):
+            return False
+
+        def freezes(self, target, epochs, steps_per_epoch):
+            return []
+
+    recipe = REGISTRY.recipe("magnitude").model_copy(update={"schedule": Idle()})
+    [sentence] = misfits(recipe, epochs=3, density=0.5)
+    assert "schedule 'idle' never freezes in 3 epochs" in sentence
 
 
 @pytest.mark.parametrize("options", [{"rewind.clock": 2.9}, {"rewind.weights": 3}])

@@ -60,6 +60,7 @@ REFUSED = {
     "mine-": "cannot name a plugin",
     "../mine": "cannot name a plugin",
     "class": "cannot name a plugin",
+    "wanted": "the name of one it needs",
     "magnitude": "the scores 'magnitude' exists already (built into gemkit)",
     "gem-miner": "the pruner 'gem_miner' exists already (built into gemkit)",
 }

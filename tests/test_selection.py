@@ -287,6 +287,19 @@ def test_a_group_may_mix_precisions():
     assert [masks[name].tolist() for name in "ab"] == [[False, True], [False, True]]
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8, torch.int64])
+def test_whole_numbers_and_truths_are_ranked_as_reals(dtype):
+    importance = {"a": torch.tensor([1, 0, 1, 0, 1]).to(dtype)}
+    mask = keep_top(importance, {"a": torch.ones(5, dtype=torch.bool)}, {("a",): 2})["a"]
+    assert mask.tolist() == [True, False, True, False, False]
+
+
+def test_complex_importance_is_refused_by_name():
+    importance = {"a": torch.ones(3, dtype=torch.complex64)}
+    with pytest.raises(ImportanceError, match="importance of 'a' is complex"):
+        keep_top(importance, {"a": torch.ones(3, dtype=torch.bool)}, {("a",): 2})
+
+
 def test_a_result_owns_its_memory_and_needs_no_gradient():
     scores = torch.randn(5).requires_grad_()
     alive = torch.ones(5, dtype=torch.bool)

@@ -247,6 +247,11 @@ class Odd(nn.Module):
         (torch.exp, "takes 'exp' of"),
         (lambda x: x**2, "takes 'pow' of"),
         (lambda x: F.normalize(x), "takes 'normalize' of"),
+        (torch.atan, "takes 'atan' of"),
+        (torch.exp2, "takes 'exp2' of"),
+        (F.tanhshrink, "takes 'tanhshrink' of"),
+        (lambda x: F.softmin(x, dim=-1), "takes 'softmin' of"),
+        (lambda x: torch.addcmul(x, x, x), "takes 'addcmul' of"),
         (lambda x: 1 - x, "is negative"),
         (lambda x: x * 0, "no synaptic flow passes 'one.weight'"),
     ],
@@ -255,6 +260,25 @@ def test_what_breaks_the_law_is_refused_in_words(function, words):
     torch.manual_seed(0)
     with pytest.raises(ImportanceError, match=words):
         synflow(Odd(function), (4,))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.clamp_max(0.5),
+        lambda x: x.clamp_min(0.1),
+        lambda x: torch.minimum(x, torch.tensor(0.5, dtype=x.dtype)),
+        lambda x: torch.maximum(x, 2 * x),
+        lambda x: torch.mm(x, x.t().mm(x)),
+    ],
+)
+def test_bounds_are_lifted_and_matrix_products_shared(function):
+    torch.manual_seed(0)
+    model = Odd(function)
+    nn.init.zeros_(model.one.bias)
+    nn.init.zeros_(model.two.bias)
+    sums = layer_sums(model, (4,))
+    assert sums["one.weight"] == pytest.approx(sums["two.weight"], rel=1e-10)
 
 
 def test_zero_weights_and_no_shape_are_told():

@@ -11,8 +11,9 @@ is active, functions that would break this have stand-ins that agree with them i
     a / b                                   b is a constant
     layer, group, instance and RMS norm     scale and shift only
     batch norm                              as in evaluation, but never below zero before the shift
+                                            (of degree one while the running means are zero)
 
-So every function is positive and homogeneous of degree one, and by Euler's theorem the scores
+So these functions are positive and homogeneous of degree one, and by Euler's theorem the scores
 w · ∂R/∂w of any cut through a network without biases sum to R, gates and attention included. A norm
 whose scale is zero everywhere, the usual start of a residual branch, counts as having scale one.
 """
@@ -31,7 +32,7 @@ from gemkit.errors import ImportanceError
 
 
 class PositiveFlow(TorchFunctionMode):
-    """While active, every torch function keeps flow positive and proportional, or is refused."""
+    """While active, functions that would break the law have stand-ins, or are refused by name."""
 
     def __torch_function__(
         self,
@@ -90,6 +91,13 @@ def _product(
 
 def _quotient(x: Tensor, by: Any, **options: Any) -> Tensor:  # noqa: ANN401 - tensor or number
     return torch.div(x, by.detach() if isinstance(by, Tensor) else by, **options)
+
+
+def _chosen(choose: Callable[..., Tensor], one: Tensor, other: Tensor) -> Tensor:
+    """Choose between two flows; a constant is a bound, and flow has none."""
+    if _flows(one) and _flows(other):
+        return choose(one, other)
+    return _passed(one if _flows(one) else other)
 
 
 # --- activations and gates -----------------------------------------------------------------------
@@ -176,7 +184,19 @@ def _batch_norm(
 
 # --- which stands in for which, by the names that torch gives its functions ----------------------
 
-_ACTIVATIONS = {"relu6", "hardtanh", "clamp", "clip", "hardswish", "silu", "gelu", "mish", "elu"}
+_ACTIVATIONS = {
+    "relu6",
+    "clamp_min",
+    "clamp_max",
+    "hardtanh",
+    "clamp",
+    "clip",
+    "hardswish",
+    "silu",
+    "gelu",
+    "mish",
+    "elu",
+}
 _ACTIVATIONS |= {"selu", "celu", "softplus", "tanh", "softsign", "log_softmax"}
 _STAND_INS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(_ACTIVATIONS, _passed),
@@ -192,6 +212,9 @@ _STAND_INS: dict[str, Callable[..., Any]] = {
     "multiply": partial(_product, torch.mul),
     "matmul": partial(_product, torch.matmul),
     "bmm": partial(_product, torch.bmm),
+    "mm": partial(_product, torch.mm),
+    "minimum": partial(_chosen, torch.minimum),
+    "maximum": partial(_chosen, torch.maximum),
     "einsum": partial(_product, torch.einsum),
     "div": _quotient,
     "divide": _quotient,
@@ -205,4 +228,8 @@ _NORMS: dict[Callable[..., Any], Callable[..., Tensor]] = {
 }
 _REFUSED = {"exp", "expm1", "log", "log1p", "log2", "log10", "logsumexp", "pow", "rpow", "square"}
 _REFUSED |= {"sqrt", "rsqrt", "reciprocal", "rtruediv", "rdiv", "sin", "cos", "erf", "prod"}
+_REFUSED |= {"atan", "atan2", "arctan", "sinh", "cosh", "asinh", "exp2", "erfc", "logaddexp"}
+_REFUSED |= {"logsigmoid", "log_sigmoid", "tanhshrink", "softshrink", "hardshrink", "softmin"}
+_REFUSED |= {"dot", "vdot", "outer", "baddbmm", "addbmm", "addmm", "addmv", "addcmul", "addcdiv"}
+_REFUSED |= {"cosine_similarity", "cdist", "pairwise_distance", "floor", "round", "fmod"}
 _REFUSED |= {"cumprod", "var", "std", "var_mean", "std_mean", "norm", "vector_norm", "normalize"}

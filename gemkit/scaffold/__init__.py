@@ -31,6 +31,8 @@ def new_plugin(name: str, folder: Path, registry: Registry) -> Path:
     """
     words = _words(name)
     _refuse_taken(words["name"], registry)
+    if re.search(rf"import .*\b{words['cls']}\b", _filled("module.py", words)):
+        raise OptionError(f"'{name}' would give a class the name of one it needs; choose another")
     target = folder / words["distribution"]
     if target.exists():
         raise OptionError(f"{target} exists already; choose another name or another --dir")
