@@ -2,15 +2,23 @@
 
 import json
 import platform
+from pathlib import Path
 
-from benchmarks import digits
+import pytest
+
+from benchmarks import digits, methods
 from benchmarks.host import host
+from benchmarks.ledger import Ledger, with_table
+from benchmarks.trial import measure
 from gemkit import Plan
+
+ROOT = Path(__file__).parent.parent
 
 
 def test_a_row_holds_plans_versions_and_host():
-    run = {"pruner": "gem_miner", "density": 0.5, "seed": 3, "epochs": 4}
-    row = json.loads(json.dumps(digits.measure(run), allow_nan=False))
+    run = {"pruner": "gem_miner", "density": 0.5, "seed": 3, "epochs": 4, "finetune_epochs": 4}
+    run |= {"model": "conv4", "dataset": {"name": "digits"}, "batch_size": 64}
+    row = json.loads(json.dumps(measure(run), allow_nan=False))
     assert {key: row[key] for key in run} == run
     for name in ("plan", "finetune_plan"):
         plan = Plan.model_validate_json(json.dumps(row[name]))
@@ -27,3 +35,46 @@ def test_a_host_is_described_but_not_named():
     assert described["cores"] >= described["threads"] >= 1
     assert described["cpu"]
     assert platform.node() not in described.values()
+
+
+def double(run):
+    return run | {"twice": 2 * run["seed"]}
+
+
+def test_a_run_that_is_there_is_not_repeated(tmp_path):
+    ledger = Ledger(tmp_path / "results.jsonl", ("seed",))
+    ledger.path.write_text('{"seed": 1, "twice": "as it was"}\n')
+    ledger.complete([{"seed": seed} for seed in (0, 1, 2)], double, jobs=1)
+    rows = {row["seed"]: row["twice"] for row in ledger.rows()}
+    assert rows == {0: 0, 1: "as it was", 2: 4}
+
+
+def test_the_readmes_table_is_made_of_the_results():
+    page = (ROOT / "README.md").read_text()
+    assert with_table(page, "digits", digits.table(digits.LEDGER.rows())) == page
+
+
+def row(pruner, density, seed, **found):
+    return {"pruner": pruner, "density": density, "seed": seed, **found}
+
+
+def test_the_table_of_methods_tells_collapse_and_spread():
+    found = {"before": 0.5, "empty_layers": 0, "search_epochs": 3, "seconds_search": 1.2}
+    rows = [
+        row("snip", 0.2, 0, after=0.8, **found),
+        row("snip", 0.2, 1, after=0.9, **found),
+        row("snip", 0.05, 0, after=0.7, **found | {"empty_layers": 2}),
+        row("snip", 0.05, 1, collapse="no weight"),
+        row("snip", 0.014, 0, collapse="no weight"),
+    ]
+    [line] = methods.table(rows).splitlines()[2:]
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert cells[:3] == ["`snip`", "3", "1"]
+    assert cells[3] == "50.0 ± 0.0 → 85.0 ± 7.1"
+    assert cells[4] == "50.0 → 70.0 ¹ (1 of 2 collapsed)"
+    assert cells[5] == "collapsed"
+
+
+def test_a_page_without_a_place_for_results_is_told():
+    with pytest.raises(AssertionError, match="no place for the results 'mine'"):
+        with_table("# Page", "mine", "| table |")

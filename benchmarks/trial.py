@@ -1,0 +1,67 @@
+"""One run of one pruner, measured: search, measure, fine-tune, measure again."""
+
+import time
+
+import torch
+
+from benchmarks.host import host
+from benchmarks.ledger import Row
+from gemkit import Plan, Runtime, evaluate, finetune, load_plugins, search
+from gemkit.engine import finetune_plan
+from gemkit.errors import CollapseError
+from gemkit.parts import DatasetPart, ModelPart
+
+
+def measure(run: Row) -> Row:
+    """Carry out what a row says (pruner, density, seed, epochs, …) and add what comes of it.
+
+    Layers that lose every weight are counted; a network that keeps no weight at all says so.
+    """
+    registry, runtime = load_plugins(only=[]), Runtime(device="cpu")
+    dataset = registry.build("datasets", run["dataset"])
+    network = registry.build("models", run["model"])
+    assert isinstance(dataset, DatasetPart)
+    assert isinstance(network, ModelPart)
+    data = dataset.load(None)
+    torch.manual_seed(run["seed"])
+    model = network.build(data.shape, data.classes)
+    plan = Plan(epochs=run["epochs"], batch_size=run["batch_size"])
+    told = run | {"dataset": _without_path(run["dataset"]), "host": host()}
+    began = time.perf_counter()
+    try:
+        ticket = search(
+            registry.recipe(run["pruner"]),
+            model,
+            data,
+            density=run["density"],
+            plan=plan,
+            seed=run["seed"],
+            runtime=runtime,
+            on_collapse="warn",
+        )
+    except CollapseError as error:
+        return told | {"collapse": str(error)}
+    searched = time.perf_counter()
+    before = evaluate(ticket, model, data, runtime=runtime)
+    training = finetune_plan(plan.lasting(run["finetune_epochs"]))
+    trained = finetune(ticket, model, data, plan=training, runtime=runtime)
+    assert ticket.info.plan is not None
+    return told | {
+        "kept": ticket.kept,
+        "prunable": ticket.prunable,
+        "empty_layers": sum(layer.kept == 0 for layer in ticket.layers),
+        "before": before,
+        "after": evaluate(trained, model, data, runtime=runtime),
+        "search_epochs": ticket.info.epochs,
+        "seconds_search": round(searched - began, 1),
+        "seconds": round(time.perf_counter() - began, 1),
+        "recipe": ticket.info.recipe,
+        "plan": ticket.info.plan.model_dump(mode="json"),
+        "finetune_plan": training.model_dump(mode="json"),
+        "versions": ticket.info.versions,
+    }
+
+
+def _without_path(dataset: Row) -> Row:
+    """Where somebody keeps images is nobody else's business."""
+    return {key: value for key, value in dataset.items() if key != "path"}
