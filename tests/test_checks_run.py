@@ -168,6 +168,7 @@ def gemkit_sanity_checks():
 
 @pytest.fixture
 def gemkit(tmp_path, monkeypatch) -> Gemkit:
+    monkeypatch.setenv("COLUMNS", "100")
     return commands_in(tmp_path, monkeypatch)
 
 

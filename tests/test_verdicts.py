@@ -134,7 +134,8 @@ def test_tickets_and_controls_are_paired_by_seed():
     )
 
 
-def test_the_table_tells_all():
+def test_the_table_tells_all(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
     text = verdict_table(TRIALS, verdicts(TRIALS))
     rows = {line.split()[0]: line for line in text.splitlines()[1:]}
     assert rows["ticket"].split()[1:] == ["0.0500", "50.0", "±", "0.0", "88.3", "±", "7.6", "3"]

@@ -151,7 +151,8 @@ def carry_out(
     report = book.write(margin)
     try:
         title = f"{ticket.info.pruner}, density {ticket.info.density_target:g}"
-        pictures = [str(file) for file in draw(book.trials, title, book.path.parent, "checks")]
+        measured = [Trial(**trial) for trial in report["trials"]]
+        pictures = [str(file) for file in draw(measured, title, book.path.parent, "checks")]
     except GemkitError as error:
         click.echo(f"note: {error}", err=True)
         pictures = []

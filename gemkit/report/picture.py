@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 _COLOURS = {"before": "#9aa0a6", "after": "#1a73e8"}
 _SHIFT = {"before": -0.14, "after": 0.14}
 # Without a salt and with a date, every drawing of the same figure would be another file.
-_STYLE: Any = {"svg.hashsalt": "gemkit", "font.size": 9, "axes.spines.top": False}
+_STYLE: Any = {
+    "svg.hashsalt": "gemkit",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
 _METADATA: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "png": {"Software": None}}
 
 
