@@ -11,7 +11,9 @@ from labs import REGISTRY, lab_of
 
 from gemkit import SanityCheck, engine
 from gemkit.checks import fair_control, trials, work
+from gemkit.cli.checking import Warnings
 from gemkit.errors import CheckError
+from gemkit.events import Collapsed
 from gemkit.lab import lab_for
 from gemkit.plan import Plan
 from gemkit.report.verdicts import verdicts
@@ -317,6 +319,14 @@ def test_a_trained_ticket_is_refused_and_a_ticket_may_stand_alone(gemkit, run):
     alone = answer(gemkit("check", "alone/mine.safetensors", *words, "--json"))
     assert alone["file"] == "alone/checks.json"
     assert alone["setting"]["finetune"]["batch_size"] == 64
+
+
+def test_a_warning_is_not_said_twice_in_a_row(capsys):
+    say = Warnings()
+    for step, layers in enumerate([("a",), ("a",), ("a", "b"), ("a",)]):
+        say(Collapsed(step, layers, f"collapse at step {step}"))
+    said = [line.split()[-1] for line in capsys.readouterr().err.splitlines()]
+    assert said == ["0", "2", "3"]
 
 
 def test_without_matplotlib_everything_but_the_picture_is_there(gemkit, run, monkeypatch):

@@ -72,7 +72,7 @@ def start(
             registry=registry,
             runtime=runtime,
             fabric=fabric,
-            observers=[warn],
+            observers=[Warnings()],
         )
         made = CheckFile.about(ticket, plan, lab, model, dataset)
         book = made.continued(nowhere or out or file.parent, force=force)
@@ -92,7 +92,7 @@ def lab_of(job: Job, bench: Bench, registry: Registry) -> Lab:
         seed=job.seed,
         runtime=job.runtime,
         fabric=bench.fabric,
-        observers=[warn],
+        observers=[Warnings()],
     )
 
 
@@ -177,10 +177,22 @@ def _line(trial: Trial) -> str:
     )
 
 
-def warn(event: Event) -> None:
-    """Pass warnings of searches on; a bar for each of so many phases would only be in the way."""
-    if isinstance(event, Collapsed | Noted):
-        click.echo(warning(event), err=True)
+class Warnings:
+    """Passes warnings of searches on; a bar for each of so many phases would only be in the way.
+
+    A control in a hundred freezes may lose the same layers a hundred times: once is enough.
+    """
+
+    def __init__(self) -> None:
+        self.said: object = None
+
+    def __call__(self, event: Event) -> None:
+        """Say what has not just been said."""
+        if isinstance(event, Collapsed | Noted):
+            news = event.layers if isinstance(event, Collapsed) else event.message
+            if news != self.said:
+                click.echo(warning(event), err=True)
+            self.said = news
 
 
 def _plan(folder: Path, epochs: int | None, fields: Mapping[str, Any]) -> Plan:
