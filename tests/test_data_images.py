@@ -188,6 +188,27 @@ def test_images_of_any_mode_become_rgb_and_stretched(tmp_path):
     assert (decode.decode(str(tmp_path / "L.png"), 8) == 77).all()
 
 
+@pytest.mark.parametrize(
+    ("dtype", "kind"), [("<u2", "png"), ("<u2", "tif"), (">u2", "tif"), ("<u2", "pgm")]
+)
+def test_16_bits_are_scaled_to_8_not_clipped(dtype, kind, tmp_path):
+    ramp = np.linspace(0, 65535, 16 * 16).round().astype(dtype).reshape(16, 16)
+    ramp[0, :4] = 128, 129, 65406, 65407  # a step of 257: both sides of a half, at both ends
+    file = tmp_path / f"ramp.{kind}"
+    Image.fromarray(ramp).save(file)
+    expected = torch.from_numpy((ramp / 257).round().astype(np.uint8))
+    assert expected[0, :4].tolist() == [0, 1, 254, 255]
+    assert torch.equal(decode.decode(str(file), 16), expected.expand(3, -1, -1))
+
+
+@pytest.mark.parametrize(("dtype", "mode"), [("float32", "F"), ("int32", "I")])
+def test_pixels_of_no_known_range_are_refused(dtype, mode, tmp_path):
+    file = tmp_path / "ramp.tif"
+    Image.fromarray(np.linspace(0, 1, 256).astype(dtype).reshape(16, 16)).save(file)
+    with pytest.raises(DataError, match=rf"ramp\.tif has pixels of mode {mode}, .* 8 or 16 bits"):
+        decode.decode(str(file), 16)
+
+
 def test_wide_images_are_stretched_not_cut(tmp_path):
     half = np.zeros((10, 40, 3), np.uint8)
     half[:, :20] = 255

@@ -21,7 +21,8 @@ from torch import Tensor
 from gemkit.data.listing import Listing
 from gemkit.errors import DataError
 
-_FORMAT = 1
+_FORMAT = 2
+"""Counts the ways images have been decoded: what an older one wrote is made anew."""
 
 
 def cache_folder() -> Path:

@@ -35,10 +35,26 @@ def decode(file: str, size: int) -> Tensor:
     """Read one image as uint8 [3, size, size], stretched to a square; larger ones are refused."""
     with _opened(file) as image:
         image.draft("RGB", (size, size))  # a JPEG is decoded no finer than needed
-        square = image.convert("RGB")
+        square = _eight_bits(image, file).convert("RGB")
         if square.size != (size, size):
             square = square.resize((size, size), reducing_gap=3.0)
         return torch.from_numpy(np.array(square)).permute(2, 0, 1)
+
+
+def _eight_bits(image: Any, file: str) -> Any:  # noqa: ANN401
+    """Scale 16 bits to 8, because converting clips them; refuse values without a known range."""
+    # Pillow reads a PGM file of more than 8 bits as mode I, scaled to 16 of them.
+    if image.mode.startswith("I;16") or (image.mode, image.format) == ("I", "PPM"):
+        from PIL import Image
+
+        values = np.asarray(image).astype(np.uint32)
+        return Image.fromarray(((values + 128) // 257).astype(np.uint8))
+    if image.mode in {"I", "F"}:
+        raise DataError(
+            f"{file} has pixels of mode {image.mode}, 32 bits whose black and white are not known; "
+            "save it with 8 or 16 bits"
+        )
+    return image
 
 
 def dimensions(file: str) -> tuple[int, int]:
