@@ -634,6 +634,43 @@ def test_links_that_lead_out_are_refused_unless_asked_for(what, pets, tmp_path):
     assert sum(sizes(load(pets, links="any"))) == 20 + (1 if what.endswith("png") else 10)
 
 
+def moved_out(place, outside):
+    """Move a file or folder away and leave a link to it."""
+    place.rename(outside)
+    place.symlink_to(outside)
+
+
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_a_split_that_is_a_link_out_is_refused_unless_asked_for(split, tmp_path):
+    for seed, name in enumerate(["train", "val", "test"]):
+        write_classes(tmp_path / "set" / name, {"a": 5, "b": 5}, seed=seed)
+    moved_out(tmp_path / "set" / split, tmp_path / "elsewhere")
+    with pytest.raises(DataError, match=rf"set/{split} is a link that leads out of .*links=any"):
+        load(tmp_path / "set")
+    assert sizes(load(tmp_path / "set", links="any")) == [10, 10, 10]
+
+
+def test_a_split_may_be_a_link_to_another_within(tmp_path):
+    write_classes(tmp_path / "parts" / "one", {"a": 5, "b": 5})
+    write_classes(tmp_path / "test", {"a": 5, "b": 5}, seed=1)
+    (tmp_path / "train").symlink_to(tmp_path / "parts" / "one")
+    assert sum(sizes(load(tmp_path))) == 20
+
+
+def test_a_link_out_that_comes_back_is_refused(pets, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "back").symlink_to(pets / "b")
+    (pets / "c").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DataError, match="c is a link that leads out"):
+        load(pets)
+
+
+def test_a_link_to_itself_is_told(pets):
+    (pets / "a" / "self.png").symlink_to(pets / "a" / "self.png")
+    with pytest.raises(DataError, match=r"self\.png is a link that leads out"):
+        load(pets)
+
+
 def test_a_link_as_the_folder_itself_is_followed(pets, tmp_path):
     (tmp_path / "link").symlink_to(pets)
     assert sum(sizes(load(tmp_path / "link"))) == 20
@@ -685,6 +722,15 @@ def test_a_wrong_annotation_is_named_with_its_line(line, tiny_imagenet, tmp_path
 def test_an_annotated_image_that_is_not_there_is_named(tiny_imagenet, tmp_path):
     (tiny_imagenet / "val" / "images" / "003.JPEG").unlink()
     with pytest.raises(DataError, match=r"cannot read .*003\.JPEG"):
+        TinyImageNet().load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "place", ["train", "val", "val/images", "val/images/000.JPEG", "val/val_annotations.txt"]
+)
+def test_links_out_of_tiny_imagenet_are_refused_at_every_step(place, tiny_imagenet, tmp_path):
+    moved_out(tiny_imagenet / place, tmp_path / "elsewhere")
+    with pytest.raises(DataError, match=rf"^\S*{place} is a link that leads out of"):
         TinyImageNet().load(tmp_path)
 
 

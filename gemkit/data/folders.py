@@ -8,7 +8,15 @@ from pydantic import Field
 
 from gemkit.data.binary import read_bytes, reading
 from gemkit.data.images import ImageDataset
-from gemkit.data.listing import Links, class_names, entries, is_folder, labelled, listing
+from gemkit.data.listing import (
+    Links,
+    check_links,
+    class_names,
+    entries,
+    is_folder,
+    labelled,
+    listing,
+)
 from gemkit.data.source import Data
 from gemkit.data.standard import fetching, home_of, require
 from gemkit.errors import DataError
@@ -53,7 +61,7 @@ class ImageFolder(ImageDataset):
     def load(self, folder: Path | None) -> Data:
         """List the images and read them."""
         root = (folder or Path()).expanduser() / Path(self.path).expanduser()
-        groups = _split_folders(root.absolute())
+        groups = _split_folders(root.absolute(), self.links)
         classes = class_names(groups["train"])
         found = {
             group: list(labelled(root.absolute(), place, classes, self.links))
@@ -63,9 +71,11 @@ class ImageFolder(ImageDataset):
         return self.from_files(listed, self.size, self.pad, self.flip)
 
 
-def _split_folders(root: Path) -> dict[str, Path]:
+def _split_folders(root: Path, links: Links) -> dict[str, Path]:
     """Find the folder of each split; the root is all there is where it has no train of classes."""
     folders = {entry.name for entry in entries(root) if is_folder(entry)}
+    if "train" in folders:
+        check_links(root, root / "train", links)
     if "train" not in folders or not any(map(is_folder, entries(root / "train"))):
         return {"train": root}
     found = {
@@ -94,10 +104,11 @@ class TinyImageNet(ImageDataset):
         root = where / "tiny-imagenet-200"
         annotations = root / "val" / "val_annotations.txt"
         require(self.name, [root / "train", root / "val" / "images", annotations], where, _TRAFFIC)
+        check_links(root, root / "train")
         classes = class_names(root / "train")
         found = {
             "train": list(labelled(root, root / "train", classes)),
-            "test": list(_annotated(annotations, classes)),
+            "test": list(_validation(root, annotations, classes)),
         }
         return self.from_files(listing(root, found, classes), size=64, pad=4, flip=True)
 
@@ -116,6 +127,15 @@ class TinyImageNet(ImageDataset):
 _TRAFFIC = "about 240 MB"
 
 
+def _validation(root: Path, annotations: Path, classes: list[str]) -> Iterator[tuple[str, int]]:
+    """Go through the validation images, each with its class's number."""
+    check_links(root, annotations)
+    for image, number in _annotated(annotations, classes):
+        file = annotations.parent / "images" / image
+        check_links(root, file)
+        yield str(file), number
+
+
 def _annotated(file: Path, classes: list[str]) -> Iterator[tuple[str, int]]:
     """Read which class each validation image is of: lines of file, class and a box."""
     numbers = {name: number for number, name in enumerate(classes)}
@@ -126,7 +146,7 @@ def _annotated(file: Path, classes: list[str]) -> Iterator[tuple[str, int]]:
             label = rest.partition("\t")[0]
             if label not in numbers or not image or Path(image).name != image:
                 raise DataError(f"does not name an image and one of the classes in line {number}")
-            yield str(file.parent / "images" / image), numbers[label]
+            yield image, numbers[label]
 
 
 class Caltech101(ImageDataset):

@@ -69,6 +69,7 @@ def labelled(
     root: Path, folder: Path, classes: Sequence[str], links: Links = "inside"
 ) -> Iterator[tuple[str, int]]:
     """Go through the images of every class folder in a folder, each with its class's number."""
+    check_links(root, folder, links)
     numbers = {name: number for number, name in enumerate(classes)}
     for name in class_names(folder):
         if name not in numbers:
@@ -88,14 +89,13 @@ def _images_in(root: Path, folder: Path, links: Links, depth: int = 0) -> Iterat
     """Go through the image files of a folder and the folders in it, in order of their names."""
     if depth > _DEEPEST:
         raise DataError(f"{folder} is too deep to search; does a link lead in a circle?")
-    if folder.is_symlink():
-        _check_link(root, folder, links)
+    check_links(root, folder, links)
     for entry in entries(folder):
         if is_folder(entry):
             yield from _images_in(root, folder / entry.name, links, depth + 1)
         elif f".{entry.name.rpartition('.')[2].lower()}" in FORMATS:
             if entry.is_symlink():
-                _check_link(root, folder / entry.name, links)
+                check_links(root, folder / entry.name, links)
             yield entry.path
 
 
@@ -107,10 +107,25 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _check_link(root: Path, link: Path, links: Links) -> None:
-    """Refuse a link that leads out of the data set: what it shows may change or be private."""
-    if links == "inside" and not link.resolve().is_relative_to(root.resolve()):
-        raise DataError(
-            f"{link} is a link that leads out of {root}; copy what it shows, or follow it with "
-            "-o dataset.links=any"
-        )
+def check_links(root: Path, path: Path, links: Links = "inside") -> None:
+    """Refuse a path with a link out of the data set: what it shows may change or be private.
+
+    Every step below the root is looked at; the root itself may be a link to where the data are.
+    """
+    if links == "any":
+        return
+    place = root
+    for step in path.relative_to(root).parts:
+        place /= step
+        if place.is_symlink() and not _leads_into(root, place):
+            raise DataError(
+                f"{place} is a link that leads out of {root}; copy what it shows, or, with "
+                "imagefolder, follow it with -o dataset.links=any"
+            )
+
+
+def _leads_into(root: Path, link: Path) -> bool:
+    try:
+        return link.resolve().is_relative_to(root.resolve())
+    except (OSError, RuntimeError):  # it leads in a circle
+        return False
