@@ -36,6 +36,7 @@ from data_files import (
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from gemkit.data import pickles
 from gemkit.data.binary import read_bytes, read_idx
 from gemkit.data.cifar import Cifar10, Cifar100
 from gemkit.data.matlab import read_matrices
@@ -243,7 +244,7 @@ BATCHES = {
         cifar_batch(ROWS, [1, 2, 3]).replace(b"M\x03\x00M\x00\x0c", b"M\xff\xffM\x00\x0c"),
         "whose size is not",
     ),
-    "floats": (cifar_batch(ROWS, [1, 2, 3]).replace(b"U\x02u1", b"U\x02f4"), "of type f4"),
+    "floats": (cifar_batch(ROWS, [1, 2, 3]).replace(b"U\x02u1", b"U\x02f4"), "of type 'f4'"),
 }  # fmt: skip
 
 
@@ -254,6 +255,41 @@ def test_a_damaged_batch_is_named_with_the_reason(damage, tmp_path):
     (tmp_path / "cifar-10-batches-py" / "data_batch_2").write_bytes(content)
     with pytest.raises(DataError, match=f"(?s)data_batch_2 .*{reason}.*get it again"):
         Cifar10().load(tmp_path)
+
+
+def array_of_shape(shape):
+    """An array of 3,072 bytes that claims a shape, already pickled."""
+    return array(ROWS[0]).replace(b"(M\x00\x0ct", shape)
+
+
+SIDE = b"J\xff\xff\xff\x7f"
+SHAPES = {
+    "thousands of sides": b"(" + SIDE * 5000 + b"t",
+    "five sides": b"(M\x00\x0c" + b"K\x01" * 4 + b"t",
+    "a tuple in tuples": b")" + b"\x85" * 5000,
+    "a tuple of tuples": b"(M\x00\x0c)\x85t",
+    "a long text": b"(T" + struct.pack("<i", 5000) + b"x" * 5000 + b"t",
+    "a list": b"](M\x00\x0ce",
+    "a truth": b"(M\x00\x0c\x88t",
+    "a list in itself": b"]q\x50h\x50a",
+    "nothing of enormous sides": b"(K\x00" + SIDE * 3 + b"t",
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_shape_is_checked_before_it_is_used_or_printed(shape, monkeypatch):
+    content = pickled({"data": array_of_shape(SHAPES[shape])})
+    noted = read_pickled_dict(content)["data"]
+    monkeypatch.setattr(pickles.math, "prod", lambda sides: pytest.fail("they were multiplied"))
+    with pytest.raises(DataError, match="something else where an array should be") as told:
+        uint8_array(noted)
+    assert len(str(told.value)) < 200
+
+
+def test_a_type_is_printed_without_what_a_terminal_would_obey():
+    content = pickled({"data": array(ROWS).replace(b"U\x02u1", b"U\x02\x1b[")})
+    with pytest.raises(DataError, match=r"of type '\\x1b\['"):
+        uint8_array(read_pickled_dict(content)["data"])
 
 
 LABELS = np.arange(40, dtype=np.uint8) % 10

@@ -38,6 +38,9 @@ _COUNTED = {
 _LITERALS = {*_COUNTED, "BININT", "BININT1", "BININT2", "BINFLOAT"}
 _CONSTANTS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
 _LONGEST_KEY = 100
+_MOST_SIDES, _LONGEST_SIDE = 4, 2**20
+_DAMAGES = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""What wrong content makes the lines below raise."""
 
 
 @dataclass
@@ -63,7 +66,7 @@ def read_pickled_dict(content: bytes) -> dict[str, Any]:
         for instruction, argument in _instructions(content):
             reader.follow(instruction, argument)
         found = reader.stack.pop()
-    except (ValueError, LookupError, TypeError, AttributeError, struct.error) as problem:
+    except (*_DAMAGES, struct.error) as problem:
         raise DataError(f"is damaged, or not a pickle of arrays ({problem})") from problem
     if not isinstance(found, dict):
         raise DataError("holds no dictionary")
@@ -73,17 +76,28 @@ def read_pickled_dict(content: bytes) -> dict[str, Any]:
 def uint8_array(value: object) -> npt.NDArray[np.uint8]:
     """Return the array of bytes that was noted while reading; its size is checked, not believed."""
     try:
-        assert isinstance(value, _Call)
-        _, shape, kind, by_columns, raw = value.state
+        if not isinstance(value, _Call):
+            raise TypeError("no array")
+        _, sides, kind, by_columns, raw = value.state
+        shape = _shape(sides)
         content = _bytes(raw)
         dtype = _text(kind.arguments[0])
-        fits = all(type(side) is int and side >= 0 for side in shape)
-        fits = fits and math.prod(shape) == len(content)
-    except (AssertionError, AttributeError, ValueError, LookupError, TypeError) as problem:
+    except _DAMAGES as problem:
         raise DataError("holds something else where an array should be") from problem
-    if dtype not in {"u1", "|u1", "uint8"} or by_columns or not fits:
-        raise DataError(f"holds an array of type {dtype} whose size is not {shape}")
+    if dtype not in {"u1", "|u1", "uint8"} or by_columns:
+        raise DataError(f"holds an array of type {dtype!a}, not of bytes row by row")
+    if math.prod(shape) != len(content):
+        raise DataError(f"holds an array whose size is not {shape}")
     return np.frombuffer(content, dtype=np.uint8).reshape(shape)
+
+
+def _shape(sides: object) -> tuple[int, ...]:
+    """Check that it is a short tuple of numbers, before they are multiplied or printed."""
+    if not isinstance(sides, tuple) or len(sides) > _MOST_SIDES:
+        raise TypeError("no shape")
+    if not all(type(side) is int and 0 <= side < _LONGEST_SIDE for side in sides):
+        raise TypeError("no shape")
+    return sides
 
 
 def _instructions(content: bytes) -> Iterator[tuple[str, Any]]:
@@ -185,7 +199,7 @@ class _Reader:
 
     def _name(self, text: str) -> _Name:
         if text not in _KNOWN:
-            raise ValueError(f"it asks for '{text}', which gemkit does not run")
+            raise ValueError(f"it asks for {text!a}, which gemkit does not run")
         return _Name(_KNOWN[text])
 
 
