@@ -359,6 +359,12 @@ MATS = {
             struct.pack("<II", 2, PICTURES.size), struct.pack("<II", 16, PICTURES.size))),
         "not an array of numbers",
     ),
+    "many sides": (matlab(matrix("X", PICTURES.reshape(-1, *[1] * 50)), Y), "damaged dimensions"),
+    "nothing of enormous sides": (
+        matlab(matrix("X", PICTURES[:0], packed=False).replace(
+            struct.pack("<4i", 0, 32, 3, 4), struct.pack("<4i", 0, *[2**31 - 1] * 3))),
+        "without numbers",
+    ),
 }  # fmt: skip
 
 
@@ -458,7 +464,22 @@ SMALL_X = random_bytes(2, 3, 4)
 @example(matlab(element(14, b"")))
 @example(matlab(element(15, b"")))
 def test_any_bytes_are_matlab_arrays_or_a_clear_error(content):
-    assert peak_of(lambda: read_matrices(content)) < 2**20
+    assert peak_of(lambda: read_matrices(content, {"X"})) < 2**20
+
+
+def test_arrays_that_nobody_asked_for_are_not_unpacked():
+    others = [matrix(f"other{n}", np.zeros((2**21, 1), np.uint8)) for n in range(4)]
+    content = matlab(*others, X, Y, *others)
+    assert peak_of(lambda: read_matrices(content, {"X", "y"})) < 2**20
+    assert read_matrices(content, {"X", "y"}).keys() == {"X", "y"}
+
+
+def test_packed_arrays_share_one_limit(monkeypatch):
+    packed = matrix("X", np.zeros((600, 1), np.uint8))
+    monkeypatch.setattr("gemkit.data.matlab.LARGEST_FILE", 1000)
+    assert read_matrices(matlab(packed), {"X"})["X"].size == 600
+    with pytest.raises(DataError, match="not believed"):
+        read_matrices(matlab(packed, packed), {"X"})
 
 
 # --- missing files, and fetching them ------------------------------------------------------------

@@ -40,7 +40,7 @@ class Svhn(MemoryDataset):
     def _pair(self, file: Path) -> Pair:
         """Read one file: X is height × width × colour × image, y calls the digit nought 10."""
         with reading(file):
-            found = read_matrices(read_bytes(file))
+            found = read_matrices(read_bytes(file), {"X", "y"})
             if not {"X", "y"} <= found.keys():
                 raise DataError("lacks X or y")
             raw, labels = found["X"], found["y"].ravel()
