@@ -55,7 +55,7 @@ class Svhn(MemoryDataset):
             return images, checked_labels(digits, images, self.classes)
 
     def fetch(self, where: Path) -> None:
-        """Fetch both files; torchvision's own reader, which needs SciPy, is not used."""
+        """Fetch both files; torchvision's own reader, which trusts what they say, is not used."""
         from torchvision import datasets
 
         for split in ("train", "test"):
