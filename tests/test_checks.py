@@ -11,7 +11,7 @@ from labs import REGISTRY, build, lab_of, random_mask
 from tiny import tiny_data
 
 from gemkit import MeasuredScores
-from gemkit.builtin import checks
+from gemkit.builtin import checks, search_checks
 from gemkit.builtin.checks import permuted
 from gemkit.checks import fair_control
 from gemkit.errors import CheckError, CollapseError, ImportanceError, UnknownNameError
@@ -428,6 +428,26 @@ def test_every_image_is_shuffled_in_its_own_way(searched):
     assert (orders >= 36).any(1).all(), "channels are mixed"
 
 
+@pytest.mark.parametrize("most", [1, 5 * 72, 40 * 72, 2**22])
+def test_images_are_shuffled_in_pieces_as_they_would_be_at_once(most, monkeypatch):
+    train = tiny_data(samples=40).train
+    images = train.images
+    order = torch.rand(40, 72, generator=torch.Generator().manual_seed(3)).argsort(1)
+    drawn, rand = [], torch.rand
+
+    def draw(shape, **how):
+        drawn.append(shape.numel())
+        return rand(shape, **how)
+
+    monkeypatch.setattr(search_checks, "_MOST_VALUES", most)
+    monkeypatch.setattr(torch, "rand", draw)
+    check, rng = REGISTRY.build("checks", "shuffled_pixels"), torch.Generator().manual_seed(3)
+    spoiled = check.corrupt(train, 3, rng).images
+    assert torch.equal(spoiled, images.flatten(1).gather(1, order).view_as(images))
+    assert max(drawn) <= max(most, 72)
+    assert sum(drawn) == 40 * 72
+
+
 def test_half_of_every_class_is_half_of_the_data(searched):
     data = tiny_data(samples=60)
     train = spoilt("half_data", searched, data)
@@ -469,5 +489,5 @@ def test_data_that_are_not_in_memory_are_told_before_anything_is_computed():
 
     data = tiny_data()
     lab = lab_of("random", data=replace(data, train=Stream(data.train)))
-    with pytest.raises(CheckError, match="Stream holds none"):
+    with pytest.raises(CheckError, match=r"Stream holds none; .*-o dataset\.memory=always"):
         REGISTRY.build("checks", "random_labels").check_fit(lab)

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from gemkit.lab import Lab
     from gemkit.ticket import Ticket
 
+_MOST_VALUES = 2**22
+"""Values that are shuffled at a time."""
+
 
 class Invert(SanityCheck):
     """Search again, but keep the least important weights: does the order matter?
@@ -98,8 +101,14 @@ class ShuffledPixels(CorruptedData):
     def corrupt(self, train: TensorSource, classes: int, rng: torch.Generator) -> TensorSource:
         """Shuffle all values of every image, channels included, before any augmentation."""
         flat = train.images.flatten(1)
-        order = torch.rand(flat.shape, generator=rng).argsort(1).to(flat.device)
-        return replace(train, images=flat.gather(1, order).view_as(train.images))
+        shuffled = torch.empty_like(flat)
+        rows = max(1, _MOST_VALUES // max(1, flat.shape[1]))
+        # In pieces: an order takes many times the memory of the bytes it is for.
+        for start in range(0, len(flat), rows):
+            piece = flat[start : start + rows]
+            order = torch.rand(piece.shape, generator=rng).argsort(1).to(flat.device)
+            shuffled[start : start + rows] = piece.gather(1, order)
+        return replace(train, images=shuffled.view_as(train.images))
 
 
 class HalfData(CorruptedData):
@@ -117,7 +126,8 @@ class HalfData(CorruptedData):
 def _in_memory(train: Source) -> TensorSource:
     if not isinstance(train, TensorSource):
         raise CheckError(
-            f"it changes images and labels in memory, and {type(train).__name__} holds none"
+            f"it changes images and labels in memory, and {type(train).__name__} holds none; "
+            "image files are held there with -o dataset.memory=always"
         )
     return train
 
