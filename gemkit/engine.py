@@ -213,6 +213,7 @@ def _ticket(
         versions={"gemkit": version("gemkit"), "torch": torch.__version__},
         history=freezer.history,
         alive=kept(net.alive),
+        on_collapse=freezer.on_collapse,
     )
     return Ticket(mask=_on_cpu(mask), state=_state(net, net.weights), info=info)
 

@@ -8,6 +8,7 @@ from lightning_fabric import Fabric
 from torch import nn
 
 from gemkit import engine
+from gemkit.collapse import CollapsePolicy
 from gemkit.data.source import Data
 from gemkit.errors import CheckError
 from gemkit.parts import Allocation, Initializer
@@ -36,6 +37,7 @@ class Lab:
     runtime: Runtime
     fabric: Fabric | None = None
     observers: Sequence[Listener] = ()
+    on_collapse: CollapsePolicy = "error"
 
     def rng(self, purpose: str) -> torch.Generator:
         """Return random numbers for one purpose, which no search or training draws."""
@@ -55,8 +57,11 @@ class Lab:
     ) -> Ticket:
         """Search with the same network, plan and seed, and something else where it is given.
 
-        Collapse does not stop it: a bad control is a good sign.
+        Where something is, collapse does not stop it: a bad control is a good sign. But one
+        weight is kept for every layer where the ticket's own search did so.
         """
+        changed = any(what is not None for what in (recipe, data, density))
+        lab = self.never_stopping() if changed else self
         return engine.search(
             recipe or self.recipe,
             self.network(),
@@ -65,10 +70,17 @@ class Lab:
             plan=self.plan,
             seed=self.seed,
             runtime=self.runtime,
-            on_collapse="warn",
+            on_collapse=lab.on_collapse,
             observers=self.observers,
             fabric=self.fabric,
         )
+
+    def never_stopping(self) -> "Lab":
+        """Return the same search with a warning where it would stop at a collapse.
+
+        It finds the same ticket, where there is one.
+        """
+        return replace(self, on_collapse="warn") if self.on_collapse == "error" else self
 
     def first_weights(self, init: Initializer) -> Tensors:
         """Draw all prunable weights with the random numbers of the search itself."""
@@ -139,4 +151,5 @@ def lab_for(
         runtime=runtime,
         fabric=fabric,
         observers=observers,
+        on_collapse=info.on_collapse,
     )

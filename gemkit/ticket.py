@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, PositiveInt, Valid
 from torch import Tensor, nn
 
 from gemkit import ticket_file
+from gemkit.collapse import CollapsePolicy
 from gemkit.errors import TicketError, some
 from gemkit.plan import Plan
 from gemkit.tensors import Tensors, kept, total
@@ -65,6 +66,9 @@ class TicketInfo(BaseModel):
         ge=0,
         description="how many weights were still alive when the mask was chosen, which differs "
         "from those it keeps where scores are rounded",
+    )
+    on_collapse: CollapsePolicy = Field(
+        default="error", description="what the search was told to do about a lost layer"
     )
 
     def made_for(self) -> str:

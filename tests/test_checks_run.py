@@ -12,7 +12,7 @@ from labs import REGISTRY, lab_of
 from gemkit import SanityCheck, engine
 from gemkit.checks import fair_control, trials, work
 from gemkit.cli.checking import Warnings
-from gemkit.errors import CheckError
+from gemkit.errors import CheckError, CollapseError
 from gemkit.events import Collapsed
 from gemkit.lab import lab_for
 from gemkit.plan import Plan
@@ -86,6 +86,52 @@ def test_a_ticket_of_another_seed_is_what_a_run_with_that_seed_finds():
     other = replace(again, seed=4)
     assert other.search() == lab_of("gem_miner", seed=4).search()
     assert other.search() != again.search()
+
+
+def heard_policies(monkeypatch):
+    """Listen to what every search is told to do about collapse."""
+    policies, real = [], engine.search
+
+    def search(*what, **how):
+        policies.append(how["on_collapse"])
+        return real(*what, **how)
+
+    monkeypatch.setattr(engine, "search", search)
+    return policies
+
+
+def test_a_search_that_keeps_one_weight_of_every_layer_is_done_again_as_it_was(monkeypatch):
+    frugal = lab_of("magnitude", density=0.012)
+    bare = replace(frugal, on_collapse="warn").search()
+    ticket = replace(frugal, on_collapse="keep-one").search()
+    assert [layer.kept == 0 for layer in bare.layers] != [
+        layer.kept == 0 for layer in ticket.layers
+    ]
+    lab = lab_for(
+        ticket, data=frugal.data, build=frugal.build, registry=REGISTRY, runtime=frugal.runtime
+    )
+    assert lab.search() == ticket
+    policies = heard_policies(monkeypatch)
+    list(trials(ticket, {"invert": REGISTRY.build("checks", "invert")}, range(2), lab, FINETUNE))
+    assert policies == ["keep-one"] * 3, "the control of each seed, and the ticket of the other"
+
+
+def test_a_ticket_of_another_seed_that_collapses_is_measured_all_the_same(monkeypatch):
+    lab = lab_of("magnitude", density=0.012)
+    with pytest.raises(CollapseError):
+        lab.search()
+    given = lab_of("magnitude").search().with_info(seed=7)
+    assert given.info.on_collapse == "error"
+    [trial] = trials(given, {}, [0], lab, FINETUNE)
+    assert trial.kept == 3
+
+
+def test_a_run_checks_its_ticket_with_its_own_policy(gemkit, monkeypatch):
+    policies = heard_policies(monkeypatch)
+    words = ("--on-collapse", "keep-one", "--check", "invert", "--check-seeds", "2")
+    result = gemkit("run", "--pruner", "magnitude", *TINY, *words)
+    assert result.exit_code == 0, result.stderr
+    assert policies == ["keep-one"] * 4
 
 
 def test_what_is_done_is_not_done_again():

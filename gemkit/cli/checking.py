@@ -93,6 +93,7 @@ def lab_of(job: Job, bench: Bench, registry: Registry) -> Lab:
         runtime=job.runtime,
         fabric=bench.fabric,
         observers=[Warnings()],
+        on_collapse=job.on_collapse,
     )
 
 
