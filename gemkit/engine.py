@@ -17,7 +17,7 @@ from gemkit.errors import FitError
 from gemkit.events import Noted
 from gemkit.freezing import Freezer
 from gemkit.masking import MaskedNet, ScoredNet
-from gemkit.parts import LearnedScores
+from gemkit.parts import Freeze, LearnedScores
 from gemkit.phase import Listener, Phase, Training
 from gemkit.plan import Plan, Runtime
 from gemkit.recipe import Recipe
@@ -86,7 +86,9 @@ def search(
             freezer.freeze(training.steps, aim)
             rewinder.go_back()
             if on_ticket and recipe.schedule.trains and not isinstance(net, ScoredNet):
-                on_ticket(_ticket(recipe, training, freezer, net.mask, aim))
+                rung = _ticket(recipe, training, freezer, net.mask, aim)
+                done = freezes[: len(freezer.history)]
+                on_ticket(rung.with_info(partway=not _ends_with(done, recipe, training)))
         if ways[-1]:
             training.until(ways[-1].stop)
         mask = freezer.final_mask(training.steps, target)
@@ -191,6 +193,17 @@ def _prepare(recipe: Recipe, model: nn.Module, phase: Phase) -> MaskedNet:
     if isinstance(recipe.scores, LearnedScores):
         return ScoredNet(own, names, recipe, generator(phase.seed, "scores"))
     return MaskedNet(own, names)
+
+
+def _ends_with(freezes: list[Freeze], recipe: Recipe, training: Training) -> bool:
+    """Tell whether a search to the density of the last of these freezes consists of just these."""
+    epochs, per_epoch = training.trainer.plan.epochs, training.steps_per_epoch
+    aim = freezes[-1].density
+    if recipe.density not in (None, aim):
+        return False
+    if laps(recipe.rewind, freezes, epochs * per_epoch, per_epoch)[-1]:
+        return False  # it would train on after the last one
+    return recipe.schedule.freezes(aim, epochs, per_epoch) == freezes
 
 
 def _ticket(

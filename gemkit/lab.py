@@ -138,6 +138,12 @@ def lab_for(
             "the weights of this ticket are trained, and a check compares tickets before training; "
             "give the ticket as the search found it (ticket.safetensors in its run directory)"
         )
+    if info.partway:
+        raise CheckError(
+            f"this ticket was taken on the way of a search that went on, and a search to density "
+            f"{info.density_target:g} takes another way, so there is none like it for other seeds; "
+            f"check ticket.safetensors of a run with --density {info.density_target:g}"
+        )
     if info.plan is None:
         raise CheckError("this ticket does not say how its search trained; search again")
     return Lab(

@@ -67,6 +67,11 @@ class TicketInfo(BaseModel):
         description="how many weights were still alive when the mask was chosen, which differs "
         "from those it keeps where scores are rounded",
     )
+    partway: bool = Field(
+        default=False,
+        description="whether it was taken out of a search on its way elsewhere, so that a search "
+        "to its density would not find it again",
+    )
     on_collapse: CollapsePolicy = Field(
         default="error", description="what the search was told to do about a lost layer"
     )

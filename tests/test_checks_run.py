@@ -193,6 +193,49 @@ def test_trained_tickets_and_tickets_without_a_plan_cannot_be_checked():
         lab_for(ticket.with_info(plan=None), **rest)
 
 
+def rungs_of(lab):
+    rungs = []
+    engine.search(
+        lab.recipe,
+        lab.network(),
+        lab.data,
+        density=lab.density,
+        plan=lab.plan,
+        seed=lab.seed,
+        runtime=lab.runtime,
+        on_ticket=rungs.append,
+    )
+    return rungs
+
+
+@pytest.mark.parametrize("pruner", ["imp_long_cold", "lr_rewinding"])
+def test_a_rung_that_a_search_to_its_density_finds_again_can_be_checked(pruner):
+    lab = lab_of(pruner, density=0.5)
+    rest = {"data": lab.data, "build": lab.build, "registry": REGISTRY, "runtime": lab.runtime}
+    rungs = rungs_of(lab)
+    assert len(rungs) == 4
+    for rung in rungs:
+        assert lab_for(rung, **rest).search() == rung
+
+
+def test_a_rung_on_the_way_elsewhere_is_refused():
+    lab = lab_of("gradual_magnitude", options={"schedule.every": 1})
+    rest = {"data": lab.data, "build": lab.build, "registry": REGISTRY, "runtime": lab.runtime}
+    rungs = rungs_of(lab)
+    assert len(rungs) > 1
+    for rung in rungs:
+        with pytest.raises(CheckError, match="of a run with --density"):
+            lab_for(rung, **rest)
+    assert lab_for(lab.search(), **rest).search() == lab.search()
+
+
+def test_a_rung_of_a_recipe_that_insists_on_another_density_is_refused():
+    lab = lab_of("imp_long_cold", density=0.5)
+    *others, last = rungs_of(replace(lab, recipe=lab.recipe.model_copy(update={"density": 0.5})))
+    assert [rung.info.partway for rung in others] == [True] * 3
+    assert not last.info.partway
+
+
 # --- the command line ----------------------------------------------------------------------------
 
 PLUGIN = '''
