@@ -667,6 +667,19 @@ class ShuffledByChance(Flip):
         return replace(ticket, mask=mask)
 
 
+@breaks("the-same-seed-makes-the-same-control")
+class WeightsByChance(Flip):
+    """The same mask every time, over weights from a generator that no seed decides."""
+
+    def control(self, ticket, lab):
+        rng = torch.Generator()
+        rng.seed()
+        weights = {
+            name: torch.randn(ticket.state[name].shape, generator=rng) for name in ticket.mask
+        }
+        return lab.with_weights(super().control(ticket, lab), weights)
+
+
 # --- pruners -------------------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ import pickle
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from gemkit.tensors import Tensors
 from gemkit.testing.clause import require
 
 State = dict[str, object]
+Result = TypeVar("Result")
 
 
 def same(one: object, other: object) -> bool:
@@ -104,7 +106,7 @@ def no_global_randomness() -> Iterator[None]:
         yield
 
 
-def at_global_seed(seed: int, call: Callable[[], Tensors]) -> Tensors:
+def at_global_seed(seed: int, call: Callable[[], Result]) -> Result:
     """Call a function with the global random numbers of torch seeded, and restore them."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
