@@ -93,6 +93,14 @@ def test_differences_without_scatter_are_judged_without_a_warning(value, outcome
     assert verdict.more_seeds is None
 
 
+def test_a_control_that_is_just_the_same_fails_at_any_margin():
+    for margin in (0.0, 0.01):
+        verdict = judge("x", [0.0] * 3, margin=margin)
+        assert (verdict.outcome, verdict.equivalent) == ("fails", True)
+    assert judge("x", [-0.01, 0.0, 0.01], margin=0.0).outcome == "undecided"
+    assert judge("x", [0.0] * 2, margin=0.0).outcome == "undecided", "two seeds never decide"
+
+
 def test_the_seeds_it_asks_for_usually_suffice():
     start = [0.015, 0.035, 0.005, 0.045, 0.025]
     verdict = judge("x", start)

@@ -50,13 +50,15 @@ def judge(check: str, drops: Sequence[float], margin: float = MARGIN) -> Verdict
         more = LEAST_SEEDS - seeds
         return Verdict(check, "undecided", mean, None, False, seeds, margin, more)
     low, high = interval = confidence_interval(drops)
-    outcome: Outcome = "passes" if low > margin else "fails" if high < margin else "undecided"
+    same = not any(drops)  # which no margin makes better, not even one of nothing
+    below = same or high < margin
+    outcome: Outcome = "passes" if low > margin else "fails" if below else "undecided"
     return Verdict(
         check=check,
         outcome=outcome,
         drop=mean,
         interval=interval,
-        equivalent=-margin < low and high < margin,
+        equivalent=same or (-margin < low and high < margin),
         seeds=seeds,
         margin=margin,
         more_seeds=more_seeds(drops, margin) if outcome == "undecided" else None,
