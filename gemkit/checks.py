@@ -37,6 +37,16 @@ class Trial(BaseModel):
     after: float = Field(ge=0, le=1, description="test accuracy after it")
 
 
+class Unmade(BaseModel):
+    """A control that could not be made, which nobody knew before its ticket was there."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    check: str = Field(description="the check that should have made it")
+    seed: int = Field(ge=0, description="the seed of its ticket")
+    reason: str = Field(description="what kept it from being made")
+
+
 class Work(NamedTuple):
     """One trial that is still to be done."""
 
@@ -58,11 +68,12 @@ def trials(
     lab: Lab,
     finetune: Plan,
     done: Sequence[Trial] = (),
-) -> Iterator[Trial]:
+) -> Iterator[Trial | Unmade]:
     """Carry out what is not `done` yet, and yield every trial as soon as it is measured.
 
     The given ticket stands for its own seed; for the others one is searched. If it collapses it is
-    measured all the same: to leave such seeds out would flatter the method.
+    measured all the same: to leave such seeds out would flatter the method. A control that cannot
+    be made is told with its reason, and the others go on.
     """
     check_fit(checks, lab)
     found = ticket
@@ -71,9 +82,11 @@ def trials(
         with _naming(f"check '{name}', seed {seed}"):
             if found.info.seed != seed:
                 found = ticket if seed == ticket.info.seed else here.search()
-            subject = found if name == TICKET else fair_control(checks[name], found, here)
-            trial = _measured(name, subject, here, finetune)
-        yield trial
+            subject = found if name == TICKET else _control(name, checks[name], found, here)
+            outcome = (
+                subject if isinstance(subject, Unmade) else _measured(name, subject, here, finetune)
+            )
+        yield outcome
 
 
 def check_fit(checks: Mapping[str, SanityCheck], lab: Lab) -> None:
@@ -90,6 +103,14 @@ def _naming(what: str) -> Iterator[None]:
         yield
     except GemkitError as error:
         raise type(error)(f"{what}: {error}") from error
+
+
+def _control(name: str, check: SanityCheck, ticket: Ticket, lab: Lab) -> Ticket | Unmade:
+    """Make a control, or tell why there is none."""
+    try:
+        return fair_control(check, ticket, lab)
+    except GemkitError as error:
+        return Unmade(check=name, seed=lab.seed, reason=str(error))
 
 
 def fair_control(check: SanityCheck, ticket: Ticket, lab: Lab) -> Ticket:

@@ -179,8 +179,16 @@ def test_a_control_the_ticket_cannot_be_compared_with_is_refused(fault, words):
     lab = lab_of("random")
     with pytest.raises(CheckError, match=words):
         fair_control(Unfair(fault=fault), lab.search(), lab)
-    with pytest.raises(CheckError, match=f"check 'mine', seed 0: .*{words}"):
-        list(trials(lab.search(), {"mine": Unfair(fault=fault)}, [0], lab, FINETUNE))
+    [_, unmade, shuffled] = trials(
+        lab.search(),
+        {"mine": Unfair(fault=fault), "shuffle": CHECKS["shuffle"]},
+        [0],
+        lab,
+        FINETUNE,
+    )
+    assert (unmade.check, unmade.seed) == ("mine", 0)
+    assert words in unmade.reason
+    assert shuffled.check == "shuffle", "the others go on"
 
 
 def test_trained_tickets_and_tickets_without_a_plan_cannot_be_checked():
@@ -368,6 +376,50 @@ def test_a_plugin_can_bring_a_check(gemkit, run):
     listed = gemkit("parts", "checks", "--plugin", "mine.py").stdout
     assert "same  [mine" in listed
     assert "random_ticket:ALLOCATION" in listed
+
+
+FUSSY = '''
+from gemkit import SanityCheck, hookimpl
+from gemkit.errors import FitError
+
+
+class Fussy(SanityCheck):
+    """Suits the first seed only, for tests."""
+
+    name = "fussy"
+
+    def control(self, ticket, lab):
+        if lab.seed > 0:
+            raise FitError("no shares for so few weights")
+        return ticket
+
+
+@hookimpl
+def gemkit_sanity_checks():
+    return [Fussy]
+'''
+
+
+def test_a_control_that_cannot_be_made_is_noted_and_the_others_go_on(gemkit, run):
+    Path("fussy.py").write_text(FUSSY)
+    words = ("--plugin", "fussy.py", "--seeds", 2, "--device", "cpu")
+    shown = gemkit("check", run, "--checks", "fussy,shuffle", *words)
+    assert shown.exit_code == 0, shown.stderr
+    assert "[5/6] seed 1, fussy: not made: no shares for so few weights" in shown.stderr
+    assert "seed 1, fussy: not made: no shares for so few weights" in shown.stdout
+    saved = json.loads((run / "checks.json").read_text())
+    noted = [{"check": "fussy", "seed": 1, "reason": "no shares for so few weights"}]
+    assert saved["unmade"] == noted
+    assert [(one["check"], one["seeds"]) for one in saved["verdicts"]] == [
+        ("fussy", 1),
+        ("shuffle", 2),
+    ]
+    other = answer(gemkit("check", run, "--checks", "reinit", *words, "--json"))
+    assert other["unmade"] == noted, "still so"
+    Path("fussy.py").write_text(FUSSY.replace("> 0", "> 9"))
+    mended = answer(gemkit("check", run, "--checks", "fussy", *words, "--json"))
+    assert mended["unmade"] == []
+    assert [one["seeds"] for one in mended["verdicts"] if one["check"] == "fussy"] == [2]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from gemkit import rundir
-from gemkit.checks import TICKET, Trial
+from gemkit.checks import TICKET, Trial, Unmade
 from gemkit.errors import CheckError, OptionError
 from gemkit.lab import Lab
 from gemkit.models.custom import model_data
@@ -34,6 +34,7 @@ class _Known(BaseModel):
     setting: dict[str, JsonValue]
     checks: dict[str, dict[str, JsonValue]]
     trials: list[Trial]
+    unmade: list[Unmade] = []
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class CheckFile:
     checks: Mapping[str, Mapping[str, Any]]
     trials: tuple[Trial, ...]
     path: Path
+    unmade: tuple[Unmade, ...] = ()
 
     @classmethod
     def about(
@@ -79,7 +81,13 @@ class CheckFile:
                 f"{path} holds checks made another way ({', '.join(other)} differ), which cannot "
                 f"be compared; {way_out}"
             )
-        return replace(self, checks=known.checks, trials=tuple(known.trials), path=path)
+        return replace(
+            self,
+            checks=known.checks,
+            trials=tuple(known.trials),
+            unmade=tuple(known.unmade),
+            path=path,
+        )
 
     def asking(self, checks: Mapping[str, SanityCheck], registry: Registry) -> "CheckFile":
         """Note how these checks are made, and forget trials in which they were made otherwise."""
@@ -89,10 +97,13 @@ class CheckFile:
         }
         changed = {name for name in asked if self.checks.get(name, asked[name]) != asked[name]}
         trials = tuple(trial for trial in self.trials if trial.check not in changed)
-        return replace(self, checks={**self.checks, **asked}, trials=trials)
+        unmade = tuple(one for one in self.unmade if one.check not in asked)  # tried again
+        return replace(self, checks={**self.checks, **asked}, trials=trials, unmade=unmade)
 
-    def with_trial(self, trial: Trial) -> "CheckFile":
-        """Add a trial."""
+    def with_trial(self, trial: Trial | Unmade) -> "CheckFile":
+        """Add a trial, or a control that could not be made."""
+        if isinstance(trial, Unmade):
+            return replace(self, unmade=(*self.unmade, trial))
         return replace(self, trials=(*self.trials, trial))
 
     def write(self, margin: float) -> dict[str, Any]:
@@ -105,6 +116,7 @@ class CheckFile:
             "margin": margin,
             "confidence": CONFIDENCE,
             "trials": [trial.model_dump() for trial in ordered],
+            "unmade": [one.model_dump() for one in self.unmade],
             "verdicts": [verdict._asdict() for verdict in verdicts(ordered, margin)],
         }
         rundir.write(self.path, json.dumps(data, indent=2, allow_nan=False) + "\n")

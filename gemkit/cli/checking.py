@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from gemkit.checks import TICKET, Trial, trials, work
+from gemkit.checks import TICKET, Trial, Unmade, trials, work
 from gemkit.cli.bench import Bench, load_data, only_first_speaks, open_fabric
 from gemkit.cli.checkfile import CheckFile
 from gemkit.cli.choices import validated
@@ -168,10 +168,14 @@ def report_text(report: Mapping[str, Any]) -> str:
         "margin": f"a drop counts from {100 * margin:g} % of the test images on",
         "files": ", ".join([report["file"], *report["pictures"]]),
     }
-    return f"{verdict_table(measured, verdicts(measured, margin))}\n\n{facts(rows)}"
+    table = verdict_table(measured, verdicts(measured, margin))
+    missing = [f"\n{_line(Unmade(**one))}" for one in report["unmade"]]
+    return f"{table}{''.join(missing)}\n\n{facts(rows)}"
 
 
-def _line(trial: Trial) -> str:
+def _line(trial: Trial | Unmade) -> str:
+    if isinstance(trial, Unmade):
+        return f"seed {trial.seed}, {trial.check}: not made: {trial.reason}"
     return (
         f"seed {trial.seed}, {trial.check}: {percent(trial.before)} before fine-tuning, "
         f"{percent(trial.after)} after"
