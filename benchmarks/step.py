@@ -5,6 +5,7 @@
 
 Steps of all contenders are interleaved in one process, in an order drawn anew every turn, so that
 a busy machine slows them alike; the ratio of medians is what counts, the milliseconds are not.
+On a machine that is very busy, `--processor --threads 1` counts the time on the processor instead.
 
 `--memory` measures what the process holds at most during a step instead (Linux only): each
 contender in a process of its own, less what the process held before the network was built.
@@ -111,20 +112,24 @@ def step_of(what: str, setting: Setting, batch: Batch) -> Step:
     return gemkit_step(what, setting.build(), batch)
 
 
-def race(steps: dict[str, Step], repeats: int) -> dict[str, list[float]]:
+def race(
+    steps: dict[str, Step], repeats: int, clock: Callable[[], float]
+) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {name: [] for name in steps}
     for turn in range(repeats + 2):
         for name in random.sample(list(steps), len(steps)):
-            began = time.perf_counter()
+            began = clock()
             steps[name]()
             if turn >= 2:  # the first two warm up
-                times[name].append(time.perf_counter() - began)
+                times[name].append(clock() - began)
     return times
 
 
-def report_times(title: str, setting: Setting, names: list[str], repeats: int) -> None:
+def report_times(
+    title: str, setting: Setting, names: list[str], repeats: int, clock: Callable[[], float]
+) -> None:
     batch = setting.images()
-    times = race({name: step_of(name, setting, batch) for name in names}, repeats)
+    times = race({name: step_of(name, setting, batch) for name in names}, repeats, clock)
     for name, own in times.items():
         ratios = [mine / dense for mine, dense in zip(own, times["dense"], strict=True)]
         low, _, high = statistics.quantiles(ratios, n=4)
@@ -169,7 +174,9 @@ def main() -> None:
     parser.add_argument("--network", default="", help="only networks with this in their name")
     parser.add_argument("--steps", nargs="+", choices=STEPS, default=STEPS)
     parser.add_argument("--memory", action="store_true", help="measure memory, not time")
+    parser.add_argument("--processor", action="store_true", help="count time on the processor")
     arguments = parser.parse_args()
+    clock = time.process_time if arguments.processor else time.perf_counter
     torch.set_num_threads(arguments.threads)
     random.seed(0)
     for title, setting in SETTINGS.items():
@@ -178,7 +185,7 @@ def main() -> None:
             report_memory(title, names, arguments.threads)
         elif arguments.network in title:
             torch.manual_seed(0)
-            report_times(title, setting, names, arguments.repeats)
+            report_times(title, setting, names, arguments.repeats, clock)
 
 
 if __name__ == "__main__":

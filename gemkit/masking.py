@@ -5,15 +5,17 @@ The model's own prunable parameters *hold the effective weights* w ⊙ mask. For
 and `state_dict` keeps its keys. What belongs to pruning lives beside the model, by name.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
 
 from gemkit.gradients import each_gradient
 from gemkit.parts import LearnedScores, Rounding
+from gemkit.pieces import Cut, Piece, wear_
 from gemkit.recipe import Recipe
 from gemkit.selection import Shares
 from gemkit.tensors import Tensors, parameters_of, total
@@ -138,8 +140,8 @@ class ScoredNet(MaskedNet):
     The straight-through estimator is the closed form
     dL/dp = dL/d(effective weight) · w · alive · (slope of rounding and view), so as soon as the
     backward pass has a parameter's `.grad`, it becomes the gradient of the scores; these move, and
-    the parameter gets its new effective weights, all while the layer is in the cache. The masks
-    never enter autograd. What looks beyond a layer, and says so by its `scope`, waits for it.
+    the parameter gets its new effective weights, piece by piece while it is in the cache. The
+    masks never enter autograd. What looks beyond an entry, and says so by its `scope`, waits.
     """
 
     def __init__(
@@ -158,6 +160,11 @@ class ScoredNet(MaskedNet):
         self.scores = {
             name: nn.Parameter(torch.empty_like(weight).copy_(drawn[name]))
             for name, weight in self._live.items()
+        }
+        self._cuts = {name: Cut(weight) for name, weight in self.parameters.items()}
+        self._moving = {
+            name: [nn.Parameter(piece) for piece in cut.split(self.scores[name].detach())]
+            for name, cut in self._cuts.items()
         }
         own = {id(parameter) for parameter in self.parameters.values()}
         for parameter in model.parameters():
@@ -186,24 +193,32 @@ class ScoredNet(MaskedNet):
         return self._before_pruning
 
     def trainable(self) -> list[nn.Parameter]:
-        """List the scores."""
-        return list(self.scores.values())
+        """List the scores, in the pieces that move together."""
+        return list(chain.from_iterable(self._moving.values()))
 
     @torch.no_grad()
     def freeze_(self, alive: Tensors, shares: Shares) -> None:
         """Narrow what may be used, or what the rounding may keep, and round anew."""
         self.shares = shares
-        self.alive = {name: mask.to(torch.bool) for name, mask in alive.items()}
+        self.alive = {name: self._laid_out(name, q.to(torch.bool)) for name, q in alive.items()}
         for name, weight in self._before_pruning.items():
             torch.mul(weight, self.alive[name], out=self._live[name])
-        scope = self.recipe.rounding.scope
-        units = [(name,) for name in self.scores] if scope == "layer" else list(shares)
-        if scope == "network":
-            units = [tuple(self.scores)]
-        self._unit_of = {name: unit for unit in units for name in unit}
+        self._standing = {
+            name: (cut.split(self._live[name]), cut.split(self.alive[name]))
+            for name, cut in self._cuts.items()
+        }
+        layers = list(self.scores)
+        units: dict[str, list[tuple[str, ...]]] = {
+            "element": [],
+            "layer": [(name,) for name in layers],
+            "share": list(shares),
+            "network": [tuple(layers)],
+        }
+        rounded = units[self.recipe.rounding.scope]
+        self._unit_of = {name: unit for unit in rounded for name in unit}
         self._shares_in = {
             unit: {group: n for group, n in shares.items() if set(group) <= set(unit)}
-            for unit in units
+            for unit in rounded
         }
         self.round_()
 
@@ -218,68 +233,111 @@ class ScoredNet(MaskedNet):
     @torch.no_grad()
     def _arrived(self, optimizer: torch.optim.Optimizer, name: str) -> None:
         """Work on one layer as far as the parts let it go alone."""
-        self.pull_back_(name)
-        if self.recipe.regularizer.scope == "layer":
-            self._move([name], optimizer)
+        scope = self.recipe.regularizer.scope
+        for piece in self._pulled_back(name):
+            if scope == "element":
+                self._move({name: piece.score}, [piece], optimizer)
+        if scope == "layer":
+            self._move({name: self.scores[name]}, self._pieces(name), optimizer)
+        if scope != "network":
+            self._round_complete([name])
 
     @torch.no_grad()
     def _finish(self, optimizer: torch.optim.Optimizer) -> None:
         """Do what had to wait for all gradients."""
-        if self.recipe.regularizer.scope != "layer":
-            self._move(list(self.scores), optimizer)
+        if self.recipe.regularizer.scope == "network":
+            self._move(self.scores, chain.from_iterable(map(self._pieces, self.scores)), optimizer)
+            self._round_complete(list(self.scores))
 
     @torch.no_grad()
     def pull_back_(self, name: str) -> None:
         """Turn the gradient of a layer's effective weights into that of its scores."""
+        for _ in self._pulled_back(name):
+            pass
+
+    def _pulled_back(self, name: str) -> Iterator[Piece]:
+        """Pull a layer's gradient back, and yield each piece when it has got its own."""
         parameter, score = self.parameters[name], self.scores[name]
         gradient, parameter.grad = parameter.grad, None
         if gradient is None:  # the layer took no part in the loss
-            gradient = torch.zeros_like(parameter)
-        gradient.mul_(self._live[name])
-        slopes = [self.scoring.slope(score.detach())]
-        if self._worn:
-            view = self.scoring.view(score.detach())
-            slopes.append(self.recipe.rounding.slope(view, self._worn[name]))
-        for slope in slopes:
-            if slope is not None:
-                gradient.mul_(slope)
-        score.grad = gradient
+            gradient = torch.zeros_like(score)
+        score.grad = self._laid_out(name, gradient)
+        worn = self._laid_out(name, self._worn[name]) if self._worn else score
+        gradients, masks = (self._cuts[name].split(each) for each in (score.grad, worn.detach()))
+        for piece, gradient, mask in zip(self._pieces(name), gradients, masks, strict=True):
+            raw = piece.score.detach()
+            gradient.mul_(piece.live)
+            slopes = [self.scoring.slope(raw)]
+            if self._worn:
+                slopes.append(self.recipe.rounding.slope(self.scoring.view(raw), mask))
+            for slope in slopes:
+                if slope is not None:
+                    gradient.mul_(slope)
+            piece.score.grad = gradient
+            yield piece
 
-    def _move(self, names: Sequence[str], optimizer: torch.optim.Optimizer) -> None:
-        """Add the penalty, move the scores of these layers, and round what is complete by now."""
-        scores = {name: self.scores[name].detach() for name in names}
+    def _move(
+        self,
+        scores: Mapping[str, nn.Parameter],
+        pieces: Iterable[Piece],
+        optimizer: torch.optim.Optimizer,
+    ) -> None:
+        """Add the penalty on these scores, and move the pieces that they consist of."""
         gradients = {
             name: gradient
-            for name in names
-            if (gradient := self.scores[name].grad) is not None  # it never is
+            for name, score in scores.items()
+            if (gradient := score.grad) is not None  # it never is
         }
-        self.recipe.regularizer.add_gradient_(gradients, scores)
-        optimizer.step()  # moves what has a gradient, and that is these layers
-        for name, score in scores.items():
+        raw = {name: score.detach() for name, score in scores.items()}
+        self.recipe.regularizer.add_gradient_(gradients, raw)
+        optimizer.step()  # moves what has a gradient, and that is these pieces
+        for piece in pieces:
+            piece.score.grad = None
+            self.scoring.project_(piece.score.detach())
+            if self.recipe.rounding.scope == "element":
+                self._round_piece(piece)
+
+    def _round_complete(self, names: Sequence[str]) -> None:
+        """Forget the gradients of layers that have moved, and round what is complete by now."""
+        for name in names:
             self.scores[name].grad = None
-            self.scoring.project_(score)
         self._moved.update(names)
-        for unit in dict.fromkeys(self._unit_of[name] for name in names):
+        for unit in dict.fromkeys(self._unit_of[name] for name in names if name in self._unit_of):
             if self._moved.issuperset(unit):
                 self._round(unit)
 
     @torch.no_grad()
     def round_(self) -> None:
         """Round the scores and write the effective weights into the model."""
-        for unit in dict.fromkeys(self._unit_of[name] for name in self.scores):
+        self._drawn_from = self.rng.get_state()
+        if self.recipe.rounding.scope == "element":
+            for piece in chain.from_iterable(map(self._pieces, self.scores)):
+                self._round_piece(piece)
+        for unit in self._shares_in:
             self._round(unit)
+
+    def _round_piece(self, piece: Piece) -> None:
+        view, alive = {"": self.scoring.view(piece.score.detach())}, {"": piece.alive}
+        for _, mask in self.recipe.rounding.masks(view, alive, {}, self.rng):
+            wear_(piece.weight, piece.live, mask)
 
     def _round(self, unit: tuple[str, ...]) -> None:
         view = {name: self.scoring.view(self.scores[name].detach()) for name in unit}
         alive = {name: self.alive[name] for name in unit}
         self._drawn_from = self.rng.get_state()
         for name, mask in self.recipe.rounding.masks(view, alive, self._shares_in[unit], self.rng):
-            weight = self.parameters[name].detach()
-            if (
-                mask.dtype == torch.bool
-            ):  # torch is several times slower when types mix in a product
-                mask = weight.copy_(mask.view(torch.uint8))
-            torch.mul(self._live[name], mask, out=weight)
+            wear_(self.parameters[name].detach(), self._live[name], mask)
+
+    def _pieces(self, name: str) -> Iterator[Piece]:
+        """Cut what belongs to a layer; what the network holds anew, since it may be replaced."""
+        weight = self._cuts[name].split(self.parameters[name].detach())
+        return map(Piece, self._moving[name], weight, *self._standing[name])
+
+    def _laid_out(self, name: str, tensor: Tensor) -> Tensor:
+        """Return a tensor of a layer's shape so that it can be cut into the layer's pieces."""
+        if self._cuts[name].fits(tensor):
+            return tensor
+        return torch.empty_like(self._live[name], dtype=tensor.dtype).copy_(tensor)
 
     def clear_state(self, optimizer: torch.optim.Optimizer) -> None:
         """Keep the momentum of frozen scores: alive alone keeps them out of the network."""

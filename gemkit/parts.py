@@ -92,7 +92,7 @@ class LearnedScores(Scores):
 
     @abstractmethod
     def project_(self, score: Tensor) -> None:
-        """Bring a layer's scores back, in place, to where they are allowed to be."""
+        """Bring scores back, in place and element by element, to where they are allowed to be."""
 
     def default_lr(self, steps: int) -> float:
         """Return the learning rate for a search of this many SGD steps, where none is given.
@@ -116,11 +116,12 @@ class Rounding(Part):
     """Whether the scores must lie in [0, 1]."""
     takes_measured: ClassVar[bool] = False
     """Whether it works without learned scores."""
-    scope: ClassVar[Literal["layer", "share", "network"]] = "network"
-    """How far a layer's mask looks: at the layer, at all it shares a budget with, or at everything.
+    scope: ClassVar[Literal["element", "layer", "share", "network"]] = "network"
+    """How far a mask looks: at each score alone, at its layer, at all that share a budget, at all.
 
-    With the first two `masks` is asked for these layers alone, as soon as their scores have moved,
-    and in no certain order; so only with the last may it draw random numbers.
+    With `layer` and `share`, `masks` is asked for these layers alone, as soon as their scores have
+    moved, and in no certain order; so only with `network` may it draw random numbers. With
+    `element` it is asked for pieces of a layer, which are flat and come without shares.
     """
 
     @abstractmethod
@@ -186,10 +187,11 @@ class FreezeSchedule(Part):
 class Regularizer(Part):
     """A penalty on learned scores, added to the loss."""
 
-    scope: ClassVar[Literal["layer", "network"]] = "network"
-    """How far the pull on a score looks: at its layer, or at all of them.
+    scope: ClassVar[Literal["element", "layer", "network"]] = "network"
+    """How far the pull on a score looks: at this score alone, at its layer, or at all of them.
 
-    With `layer`, each layer's gradient is asked for alone, as soon as the backward pass has it.
+    With `layer`, each layer's gradient is asked for alone, as soon as the backward pass has it;
+    with `element` in pieces, which are flat.
     """
 
     def towards(self, density: float) -> Regularizer:

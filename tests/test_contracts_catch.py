@@ -241,6 +241,14 @@ class Shrinking(UniformScores):
 
 
 @breaks("projecting-twice-is-projecting-once")
+class SharedBox(UniformScores):
+    """Leaves less room to each score of a larger layer."""
+
+    def project_(self, score):
+        score.clamp_(0, 1 / max(1, score.numel()))
+
+
+@breaks("projecting-twice-is-projecting-once")
 class Returning(UniformScores):
     def project_(self, score):
         return score.clamp(0, 1)
@@ -306,6 +314,15 @@ class BelowTheMean(Threshold):
         means = [score.double().mean().item() for score in view.values() if score.numel()]
         for name, score in view.items():
             yield name, score > sum(means) / max(1, len(means))
+
+
+@breaks("masks-look-no-further-than-the-scope")
+class BelowItsMean(Threshold):
+    """Claims to look at one score, and compares with the mean of its layer."""
+
+    def masks(self, view, alive, shares, rng):
+        for name, score in view.items():
+            yield name, score > score.mean()
 
 
 @breaks("masks-look-no-further-than-the-scope")
@@ -465,6 +482,15 @@ class Decaying(L2):
 class Failing(L2):
     def add_gradient_(self, gradients, scores):
         assert all(score.dtype == torch.float64 for score in scores.values())
+
+
+@breaks("a-pull-looks-no-further-than-the-scope")
+class MeanOfLayer(L2):
+    """Claims to look at one score, and divides by the size of its layer."""
+
+    def add_gradient_(self, gradients, scores):
+        for name, score in scores.items():
+            gradients[name] += 2 * score / max(1, score.numel())
 
 
 @breaks("a-pull-looks-no-further-than-the-scope")

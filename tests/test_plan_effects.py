@@ -77,7 +77,7 @@ def test_mixed_precision_computes_in_bf16_and_keeps_scores_in_float32():
         seen.clear()
         for state in (trainer.net.raw_scores, trainer.net.effective, trainer.net.weights):
             assert all(value.dtype == torch.float32 for value in state.values())
-        for score in trainer.net.scores.values():
+        for score in trainer.net.trainable():
             assert trainer.optimizer.state[score]["momentum_buffer"].dtype == torch.float32
     rough, fine = (trainer.net.raw_scores for trainer in trainers)
     assert any(not torch.equal(rough[name], fine[name]) for name in fine)

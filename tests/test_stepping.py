@@ -7,7 +7,7 @@ from tiny import tiny_data, tiny_net
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from gemkit import Plan, load_plugins
+from gemkit import Plan, load_plugins, pieces
 from gemkit.builtin.regularizers import L2
 from gemkit.builtin.roundings import Threshold
 from gemkit.errors import TrainingError
@@ -112,6 +112,45 @@ def test_weights_are_the_same_whether_they_are_masked_inside_the_backward_pass_o
     assert all(
         one.effective[name][~alive].count_nonzero() == 0 for name, alive in one.alive.items()
     )
+
+
+class Sparse(nn.Linear):
+    """A layer whose weight has gaps in memory: every other column of a wider one."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__(2 * inputs, outputs)
+        self.weight = nn.Parameter(self.weight.detach()[:, ::2])
+
+
+def odd_in_every_layout():
+    model = Odd().to(memory_format=torch.channels_last)
+    model.first.weight.data = model.first.weight.data.contiguous()
+    model.head = Sparse(6, 3)
+    return model
+
+
+@pytest.mark.parametrize("plan", ["sgd", "nesterov", "adamw"])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_pieces_change_nothing(recipe, plan, monkeypatch):
+    """Scores move in pieces that fit the cache, whatever way a layer lies in memory."""
+    made = REGISTRY.recipe(recipe.split()[0], parts=RECIPES[recipe])
+
+    def learned(layers):
+        model = odd_in_every_layout()
+        names = prunable_names(model)
+        net = ScoredNet(model, names, made, generator(0, "scores"))
+        assert (len(net.trainable()) > len(names)) == (layers == "cut")
+        return train(net, PLANS[plan], early=True)
+
+    whole = learned("whole")
+    monkeypatch.setattr(pieces, "PIECE", 48)
+    cut = learned("cut")
+    for name, score in whole.raw_scores.items():
+        # Not to the bit: the last entries of a tensor take another way through the processor.
+        torch.testing.assert_close(cut.raw_scores[name], score, rtol=1e-6, atol=1e-6)
+        assert torch.equal(cut.mask[name], whole.mask[name])
+        torch.testing.assert_close(cut.effective[name], whole.effective[name], rtol=0, atol=0)
+        assert torch.equal(cut.effective[name], cut.weights[name] * cut.mask[name])
 
 
 @pytest.mark.parametrize("early", [True, False])
@@ -238,7 +277,8 @@ def test_a_rounding_looks_no_further_than_it_says(rounding):
     alive = {name: torch.rand(6, 5, generator=generator(1, name)) < 0.8 for name in "abc"}
     shares = {("a", "c"): 20, ("b",): 7}
     masks = dict(rounding.masks(view, alive, shares, generator(0, "")))
-    units = {"layer": [("a",), ("b",), ("c",)], "share": list(shares), "network": [tuple("abc")]}
+    layers = [("a",), ("b",), ("c",)]
+    units = {"element": layers, "layer": layers, "share": list(shares), "network": [tuple("abc")]}
     for unit in units[rounding.scope]:
         own = {group: count for group, count in shares.items() if set(group) <= set(unit)}
         parts = [{name: each[name] for name in unit} for each in (view, alive)]

@@ -13,7 +13,7 @@ class L1(Regularizer):
     """Pull every score down by the same amount: λ·Σ|p|, over all scores, frozen ones too."""
 
     name = "l1"
-    scope = "layer"
+    scope = "element"
 
     weight: float = Field(default=1e-4, ge=0, description="λ")
 
@@ -35,7 +35,7 @@ class L2(Regularizer):
     """
 
     name = "l2"
-    scope = "layer"
+    scope = "element"
 
     weight: float = Field(default=1e-4, ge=0, description="λ")
 
@@ -52,7 +52,7 @@ class NoRegularizer(Regularizer):
     """No penalty: the task alone moves the scores."""
 
     name = "none"
-    scope = "layer"
+    scope = "element"
 
     def penalty(self, scores: Tensors) -> Tensor:
         """Return 0."""

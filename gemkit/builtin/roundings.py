@@ -19,7 +19,7 @@ class Threshold(Rounding):
     """
 
     name = "threshold"
-    scope = "layer"
+    scope = "element"
     needs_unit_interval = True
 
     threshold: float = Field(default=0.5, ge=0, lt=1, description="a score at it is off")
@@ -72,7 +72,7 @@ class Open(Rounding):
     """Keep everything that is alive; only freezing prunes."""
 
     name = "open"
-    scope = "layer"
+    scope = "element"
     takes_measured = True
 
     def masks(

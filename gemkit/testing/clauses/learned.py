@@ -106,9 +106,14 @@ def the_slope_is_the_derivative_of_the_view(part: LearnedScores, case: Layers) -
 
 @clause(LearnedScores, any_scores, on_devices=True)
 def projecting_twice_is_projecting_once(part: LearnedScores, case: Layers) -> None:
-    """`project_` works in place, and scores that are where they may be stay there."""
+    """`project_` works in place, entry by entry, and leaves scores where they may be."""
     for once in raw_scores(case):
+        pieces = [piece.clone() for piece in torch.split(once.reshape(-1), 5)]
+        for piece in pieces:
+            part.project_(piece)
         returned = part.project_(once)
+        close = torch.allclose(torch.cat(pieces), once.reshape(-1), rtol=1e-5, atol=1e-6)
+        require(close, "a score's projection depends on its neighbours")
         require(returned is None, "it returned something; it works in place")
         twice = once.clone()
         part.project_(twice)

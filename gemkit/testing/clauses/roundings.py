@@ -103,12 +103,12 @@ def the_slope_is_finite(part: Rounding, case: Rounded) -> None:
 
 @clause(Rounding, views, applies=lambda part: part.scope != "network")
 def masks_look_no_further_than_the_scope(part: Rounding, case: Rounded) -> None:
-    """With a `scope` below the network, layers asked for alone get the same masks, undrawn."""
+    """With a `scope` below the network, what it looks at gets the same masks alone, undrawn."""
     part, drawn = case
     view, alive, shares = seen(part, drawn), drawn.masks(), shares_of(drawn)
     whole, rng = masks_of(part, drawn), generator(drawn.seed, "rounding")
     before = rng.get_state()
-    for unit in [(name,) for name in view] if part.scope == "layer" else list(shares):
+    for unit in list(shares) if part.scope == "share" else [(name,) for name in view]:
         own = {group: count for group, count in shares.items() if set(group) <= set(unit)}
         seen_alone, alive_alone = ({name: every[name] for name in unit} for every in (view, alive))
         alone = dict(part.masks(seen_alone, alive_alone, own, rng))
@@ -116,4 +116,15 @@ def masks_look_no_further_than_the_scope(part: Rounding, case: Rounded) -> None:
             same_everywhere(alone, {name: whole[name] for name in unit}),
             f"{unit} gets another mask when it is asked for alone",
         )
+    if part.scope == "element":
+        for name, mask in whole.items():
+            pieces = [torch.split(each.reshape(-1), 5) for each in (view[name], alive[name])]
+            found = [
+                part.masks({name: v}, {name: q}, {}, rng) for v, q in zip(*pieces, strict=True)
+            ]
+            alone = {name: torch.cat([piece.bool() for masks in found for _, piece in masks])}
+            require(
+                same_everywhere(alone, {name: mask.bool().reshape(-1)}),
+                f"'{name}' gets another mask in pieces",
+            )
     require(torch.equal(before, rng.get_state()), "it drew random numbers")
