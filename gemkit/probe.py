@@ -141,7 +141,13 @@ def hessian_product(output: Tensor, leaves: Tensors, vector: Tensors) -> Tensors
     """Multiply the second derivative of a scalar by a vector, without ever forming the matrix."""
     slopes = gradients(output, leaves, create_graph=True)
     along = torch.stack([(slopes[name] * vector[name]).sum() for name in leaves]).sum()
-    return gradients(along, leaves)
+    try:
+        return gradients(along, leaves)
+    except RuntimeError as error:  # of hard sigmoid, for one
+        raise ImportanceError(
+            f"these scores need second derivatives, and torch lacks one for this network: {error}; "
+            "use scores of first order, such as 'snip', or 'prospr' with scores.first_order=true"
+        ) from error
 
 
 @contextmanager

@@ -196,7 +196,7 @@ def _read(path: Path) -> Content:
 def _check_kind(path: Path) -> None:
     """Refuse what is not a file, or has nothing in it, before anything opens it."""
     if path.is_dir():
-        raise TicketError(f"is a folder; {_FOREIGN}")
+        raise TicketError("is a folder; a run keeps its ticket in ticket.safetensors there")
     if not path.is_file():
         raise TicketError(f"does not exist, or is not a file; {_FOREIGN}")
     if path.stat().st_size == 0:

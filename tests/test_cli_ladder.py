@@ -74,7 +74,10 @@ def test_short_rounds_have_their_own_length_and_say_so(gemkit):
     shown = gemkit("run", "--pruner", "imp_short_cold", *TINY, "--json")
     result = answer(shown)
     assert (result["epochs"], result["finetune_epochs"]) == (30, 3)
-    assert "trains rounds of 5 epochs (schedule.every); --epochs 3 is for" in shown.stderr
+    assert (
+        "trains rounds of 5 epochs (schedule.every); --epochs 3 does not change that"
+        in shown.stderr
+    )
     config = tomllib.loads((Path(result["run_dir"]) / "config.toml").read_text())
     assert config["search"]["epochs"] == 5
     unasked = [word for word in TINY if word not in {"--epochs", "3"}]

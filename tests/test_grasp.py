@@ -95,6 +95,13 @@ def test_dropout_is_the_same_in_both_passes():
     torch.testing.assert_close(measured["0.weight"], (weights[0] * hg[0]).detach())
 
 
+def test_a_network_without_second_derivatives_is_refused_in_words():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(72, 8), nn.Hardsigmoid(), nn.Linear(8, 3))
+    images, labels = next(tiny_data().train.batches(8))
+    with pytest.raises(ImportanceError, match="torch lacks one for this network"):
+        importance("grasp", model, [(images, labels)])
+
+
 def test_without_data_there_is_a_clear_error():
     with pytest.raises(ImportanceError, match="at least one batch"):
         importance("grasp", tiny_net(), [])

@@ -152,7 +152,7 @@ def say_what_is_ignored(job: Job, *, density: float | None, epochs: int | None =
     if epochs is not None and rounds not in (None, epochs):
         click.echo(
             f"note: pruner '{pruner}' trains rounds of {rounds} epochs (schedule.every); "
-            f"--epochs {epochs} is for fine-tuning alone",
+            f"--epochs {epochs} does not change that",
             err=True,
         )
 
