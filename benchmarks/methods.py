@@ -4,8 +4,8 @@
     python -m benchmarks.methods cifar10 --images DIR    (DIR holds train/CLASS/*.jpg and test/)
 
 Every method gets the same network, data, seeds and fine-tuning, with gemkit's defaults for
-everything else. Results are appended to benchmarks/results, runs that are there already are not
-repeated, and the tables in docs/methods.md are written anew.
+everything else. Results are appended to benchmarks/results, and runs that are there already are
+not repeated. The table is printed; ¹ marks tickets that lost whole layers.
 """
 
 import argparse
@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.ledger import RESULTS, Ledger, Row, mean_and_spread, write_table
+from benchmarks.ledger import RESULTS, Ledger, Row, mean_and_spread
 from benchmarks.trial import measure
 
-PAGE = Path(__file__).parent.parent / "docs" / "methods.md"
 DENSITIES = (0.2, 0.05, 0.014)
 KEYS = ("protocol", "pruner", "density", "seed")
 PRUNERS = (
@@ -128,9 +127,7 @@ def main() -> None:
     protocol = protocols(arguments.images)[arguments.protocol]
     results = ledger(arguments.protocol)
     results.complete(runs(arguments.protocol, protocol), measure, arguments.jobs)
-    text = table(results.rows())
-    write_table(PAGE, arguments.protocol, text)
-    print(text)
+    print(table(results.rows()))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,9 @@ from torch import Tensor, nn
 
 from gemkit.errors import TrainingError
 
+WORTH_A_HOOK = 1 << 16
+"""Entries from which on a gradient is better used at once than read from memory again."""
+
 
 @contextmanager
 def each_gradient(
@@ -15,9 +18,10 @@ def each_gradient(
 ) -> Iterator[None]:
     """Act once on the gradient of each parameter that a backward pass in the block computes.
 
-    With `early`, that is as soon as it is complete. Everything that used the parameter has then
-    had its turn in the backward pass, so `act` may change the parameter too. What has no gradient
-    by the end of the block is acted on then, like everything without `early`.
+    With `early`, that is as soon as it is complete, if it is large: small ones lose nothing by
+    waiting, and acting on them in a row is faster than between convolutions. Everything that used
+    the parameter has then had its turn in the backward pass, so `act` may change the parameter too.
+    What has not been acted on by the end of the block is acted on then.
     """
     acted: set[str] = set()
 
@@ -34,7 +38,7 @@ def each_gradient(
     hooks = [
         parameter.register_post_accumulate_grad_hook(partial(arrived, name))  # type: ignore[no-untyped-call]
         for name, parameter in parameters.items()
-        if early
+        if early and parameter.numel() >= WORTH_A_HOOK
     ]
     try:
         yield

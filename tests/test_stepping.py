@@ -7,7 +7,7 @@ from tiny import tiny_data, tiny_net
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from gemkit import Plan, load_plugins, pieces
+from gemkit import Plan, gradients, load_plugins, pieces
 from gemkit.builtin.regularizers import L2
 from gemkit.builtin.roundings import Threshold
 from gemkit.errors import TrainingError
@@ -41,6 +41,12 @@ class Odd(nn.Module):
 def scored(recipe, model=None):
     model = (model or Odd()).to(memory_format=torch.channels_last).train()
     return ScoredNet(model, prunable_names(model), recipe, generator(0, "scores"))
+
+
+@pytest.fixture(autouse=True)
+def _small_gradients_are_not_waited_for(monkeypatch):
+    """Test networks are small; what is tested here is what happens to large ones."""
+    monkeypatch.setattr(gradients, "WORTH_A_HOOK", 0)
 
 
 def train(net, plan, *, early, steps=4, forward=None):
@@ -307,3 +313,13 @@ def test_checkpointing_changes_nothing(pruner):
 
     train(net, PLANS["sgd"], early=True, forward=forward)
     assert_same(net, train(plain, PLANS["sgd"], early=True))
+
+
+def test_small_gradients_wait_and_large_ones_do_not(monkeypatch):
+    monkeypatch.setattr(gradients, "WORTH_A_HOOK", 10)
+    parameters = {"small": nn.Parameter(torch.ones(9)), "large": nn.Parameter(torch.ones(10))}
+    acted = []
+    with gradients.each_gradient(parameters, acted.append, early=True):
+        sum(parameter.sum() for parameter in parameters.values()).backward()
+        assert acted == ["large"]
+    assert acted == ["large", "small"]
