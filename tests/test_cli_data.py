@@ -10,6 +10,7 @@ from test_data_images import write_classes
 from gemkit.cli import options
 from gemkit.data.cifar import Cifar10
 from gemkit.data.standard import SplitDataset
+from gemkit.tensors import budget
 
 QUICK = (
     *("-o", "model.width=4", "--epochs", "3", "--batch-size", "16", "--density", "0.3"),
@@ -40,6 +41,16 @@ def test_a_folder_of_images_is_searched_and_its_ticket_finds_it_again(gemkit, pe
     measured = answer(gemkit("eval", run["finetuned"], "--device", "cpu", "--json"))
     assert measured["accuracy"] == run["accuracy_after"]
     assert measured["images"] == 8
+
+
+def test_a_timm_network_on_a_folder_of_images(gemkit, pets):
+    choice = ("--model", "timm:mobilenetv3_small_050", "--dataset", f"imagefolder:{pets}")
+    quick = ("--pruner", "random", "--finetune-epochs", "1", *QUICK[2:])
+    run = answer(gemkit("run", *choice, *quick, "-o", "dataset.size=32", "--json"))
+    assert run["model"]["name"] == "timm"
+    assert run["kept"] == budget(run["prunable"], 0.3)
+    measured = answer(gemkit("eval", run["finetuned"], "--device", "cpu", "--json"))
+    assert measured["accuracy"] == run["accuracy_after"]
 
 
 def test_a_folder_that_moved_is_given_with_dataset(gemkit, pets, tmp_path):
