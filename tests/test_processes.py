@@ -48,6 +48,7 @@ def test_two_processes_find_the_same_ticket(pruner):
 
 SCRIPT = """
 import sys
+from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import torch
 from tiny import tiny_data, tiny_net
@@ -57,7 +58,8 @@ runtime, data = Runtime(device="cpu", devices=2), tiny_data()
 found = search("random", tiny_net(), data, density=0.5, runtime=runtime)
 tuned = finetune(found, tiny_net(), data, epochs=1, runtime=runtime)
 evaluate(tuned, tiny_net(), data, runtime=runtime)
-print("world", torch.distributed.get_world_size(), tuned.digest(), flush=True)
+told = f"world {torch.distributed.get_world_size()} {tuned.digest()}"
+Path(sys.argv[2], f"rank{torch.distributed.get_rank()}").write_text(told)
 torch.distributed.destroy_process_group()
 """
 
@@ -67,15 +69,16 @@ def test_a_script_under_torchrun_joins_the_processes_that_are_there(tmp_path):
     script.write_text(SCRIPT)
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
-        [sys.executable, *launch, str(script), str(Path(__file__).parent)],
+        [sys.executable, *launch, str(script), str(Path(__file__).parent), str(tmp_path)],
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    lines = [line for line in done.stdout.splitlines() if line.startswith("world 2")]
-    assert len(lines) == 2
-    assert len(set(lines)) == 1
+    told = [path.read_text() for path in sorted(tmp_path.glob("rank*"))]
+    assert len(told) == 2
+    assert told[0].startswith("world 2 ")
+    assert told[0] == told[1]
 
 
 @pytest.mark.parametrize("call", ["search", "finetune", "evaluate"])
