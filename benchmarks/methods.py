@@ -75,7 +75,7 @@ def table(rows: list[Row]) -> str:
     """Draw the results of one protocol as a Markdown table."""
     titles = [f"density {density:g}" for density in DENSITIES]
     lines = [
-        f"| pruner | search epochs | search seconds | {' | '.join(titles)} |",
+        f"| pruner | search epochs | search, CPU seconds | {' | '.join(titles)} |",
         f"|---|---|---|{'---|' * len(titles)}",
     ]
     for pruner in PRUNERS:
@@ -87,7 +87,7 @@ def table(rows: list[Row]) -> str:
             cells = [_cell(mine), "", ""]
         alive = [row for row in mine if "after" in row]
         epochs = _span([row["search_epochs"] for row in alive])
-        seconds = _span([row["seconds_search"] for row in alive])
+        seconds = _span([row["cpu_seconds_search"] for row in alive])
         lines.append(f"| `{pruner}` | {epochs} | {seconds} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
