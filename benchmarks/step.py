@@ -27,8 +27,9 @@ from torch import Tensor, nn
 
 from gemkit import Plan, Runtime, load_plugins
 from gemkit.freezing import freeze
-from gemkit.masking import MaskedNet, ScoredNet
+from gemkit.masking import MaskedNet
 from gemkit.models.cifar_resnet import ResNet20
+from gemkit.scored import ScoredNet
 from gemkit.tensors import generator, prunable_names
 from gemkit.training import Trainer, make_fabric, place
 

@@ -16,12 +16,13 @@ from gemkit.data.source import Data
 from gemkit.errors import FitError
 from gemkit.events import Noted
 from gemkit.freezing import Freezer
-from gemkit.masking import MaskedNet, ScoredNet
+from gemkit.masking import MaskedNet
 from gemkit.parts import Freeze, LearnedScores
 from gemkit.phase import Listener, Phase, Training
 from gemkit.plan import Plan, Runtime
 from gemkit.recipe import Recipe
 from gemkit.rewinding import Rewinder, laps
+from gemkit.scored import ScoredNet
 from gemkit.tensors import (
     Tensors,
     budget,

@@ -10,11 +10,12 @@ from gemkit.collapse import CollapsePolicy, empty_layers, is_cut, keep_one
 from gemkit.drawing import draw
 from gemkit.errors import CollapseError, ImportanceError, OptionError, did_you_mean
 from gemkit.events import Collapsed, Froze
-from gemkit.masking import MaskedNet, ScoredNet
+from gemkit.masking import MaskedNet
 from gemkit.parts import Scores
 from gemkit.phase import Phase
 from gemkit.probe import Probe
 from gemkit.recipe import Recipe
+from gemkit.scored import ScoredNet
 from gemkit.selection import keep_top
 from gemkit.tensors import Tensors, budget, generator, kept, seeded, total
 from gemkit.ticket import FreezeRecord

@@ -112,6 +112,9 @@ class Rounding(Part):
 
     spends_budget: ClassVar[bool] = False
     """Whether the mask itself keeps just the budget, so that nothing needs to be frozen."""
+    ranks: ClassVar[bool] = False
+    """Whether its masks are always `keep_top(view, alive, shares)`, so that gemkit may find them
+    while it writes the weights, which is much cheaper, instead of asking for them."""
     needs_unit_interval: ClassVar[bool] = False
     """Whether the scores must lie in [0, 1]."""
     takes_measured: ClassVar[bool] = False
@@ -190,7 +193,7 @@ class Regularizer(Part):
     scope: ClassVar[Literal["element", "layer", "network"]] = "network"
     """How far the pull on a score looks: at this score alone, at its layer, or at all of them.
 
-    With `layer`, each layer's gradient is asked for alone, as soon as the backward pass has it;
+    With `layer`, each layer's gradient is asked for alone;
     with `element` in pieces, which are flat.
     """
 

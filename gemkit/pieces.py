@@ -2,10 +2,11 @@
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-PIECE = 1 << 18
+PIECE = 1 << 19
 """Entries of a piece: its weights, scores, gradients and momentum stay in the cache together."""
 
 
@@ -17,29 +18,40 @@ class Cut:
         dense = like.permute(order).is_contiguous()
         self._order = order if dense else None
         """Its dimensions as they lie in memory; a tensor with gaps stays in one piece."""
+        self._shape = tuple(like.shape)
 
     def fits(self, tensor: Tensor) -> bool:
         """Tell whether a tensor of the layer's shape lies in memory as this cut needs it."""
         return self._order is None or tensor.permute(self._order).is_contiguous()
 
+    @property
+    def flattens(self) -> bool:
+        """Whether the layer can be seen in one dimension."""
+        return self._order is not None
+
+    def flat(self, tensor: Tensor) -> Tensor:
+        """Return a tensor that fits in one dimension, as it lies in memory, which it shares."""
+        assert self._order is not None, "a tensor with gaps has no flat form"
+        return tensor.permute(self._order).view(-1)
+
     def split(self, tensor: Tensor) -> tuple[Tensor, ...]:
         """Return the pieces of a tensor that fits, sharing its memory."""
-        if self._order is None:
-            return (tensor,)
-        return torch.split(tensor.permute(self._order).view(-1), PIECE)
+        return torch.split(self.flat(tensor), PIECE) if self.flattens else (tensor,)
+
+    def c_order(self, positions: np.ndarray) -> np.ndarray:
+        """Turn positions in the flat form into positions in C order."""
+        assert self._order is not None
+        axes = np.unravel_index(positions, [self._shape[axis] for axis in self._order])
+        by_axis = dict(zip(self._order, axes, strict=True))
+        return np.ravel_multi_index([by_axis[axis] for axis in sorted(by_axis)], self._shape)
 
 
 class Piece(NamedTuple):
     """What belongs to some entries of a layer, which go through a step together."""
 
+    layer: str
+    start: int
     score: nn.Parameter
     weight: Tensor
     live: Tensor
     alive: Tensor
-
-
-def wear_(weight: Tensor, live: Tensor, mask: Tensor) -> None:
-    """Write the living weights under a mask into the network's own."""
-    if mask.dtype == torch.bool:  # torch is several times slower when types mix in a product
-        mask = weight.copy_(mask.view(torch.uint8))
-    torch.mul(live, mask, out=weight)

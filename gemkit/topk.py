@@ -65,14 +65,14 @@ def top(parts: Sequence[Flat], count: int) -> list[Array]:
     """
     size = sum(len(part.values) for part in parts)
     masks = None
-    if size > _SMALL:
-        low, high = _bracket(parts, count, size)
+    if stride := sample_stride(size):
+        low, high = bracket(joined([part.ranked(stride) for part in parts]), count, size)
         if low == high:
             masks = _top_down_to(low, parts, count)
         else:
             masks = _top_between(low, high, parts, count)
     if masks is None:
-        everything = _joined([part.ranked() for part in parts])
+        everything = joined([part.ranked() for part in parts])
         masks = _top_down_to(_nth_largest(everything, count), parts, count)
     assert masks is not None, "the entries down to the `count`-th largest are the top"
     return masks
@@ -109,7 +109,7 @@ def _positions(marks: Array) -> Array:
     return np.flatnonzero(marks) if isinstance(marks, np.ndarray) else marks.nonzero().view(-1)
 
 
-def _joined(arrays: Sequence[Array]) -> Array:
+def joined(arrays: Sequence[Array]) -> Array:
     """Put arrays behind each other."""
     if len(arrays) == 1:
         return arrays[0]
@@ -130,14 +130,22 @@ def _nth_largest(values: Array, count: int) -> float:
 # --- the same for both ---------------------------------------------------------------------------
 
 
-def _bracket(parts: Sequence[Flat], count: int, size: int) -> tuple[float, float]:
-    """Guess from a sample what the `count`-th largest lies between; equal bounds if it ties."""
-    # A stride without common factors with kernel sizes and channel counts gives all their
-    # positions a turn.
+def sample_stride(size: int) -> int | None:
+    """Return which of so many entries make a good sample, every how many-th; None if none do.
+
+    A stride without common factors with kernel sizes and channel counts gives all their positions
+    a turn.
+    """
+    if size <= _SMALL:
+        return None
     stride = int(size ** (1 / 3))
     while gcd(stride, 2 * 3 * 5 * 7) > 1:
         stride -= 1
-    sample = _joined([part.ranked(stride) for part in parts])
+    return stride
+
+
+def bracket(sample: Array, count: int, size: int) -> tuple[float, float]:
+    """Guess what the `count`-th largest of `size` lies between; equal bounds if it ties."""
     middle = len(sample) * count / size
     margin = 3 * sqrt(middle * (1 - count / size)) + 2  # three standard deviations
     first, last = int(middle - margin), int(middle + margin) + 1
@@ -177,7 +185,7 @@ def _top_between(low: float, high: float, parts: Sequence[Flat], count: int) -> 
     inside = [_positions(band) for band in bands]
     values = [part.values[positions] for part, positions in zip(parts, inside, strict=True)]
     place = partial(_places_inside, parts, inside)
-    (chosen,) = top([Flat(_joined(values), place=place)], count - above)
+    (chosen,) = top([Flat(joined(values), place=place)], count - above)
     start = 0
     for mask, positions in zip(masks, inside, strict=True):
         mask[positions] = chosen[start : start + len(positions)]
@@ -193,4 +201,4 @@ def _places_inside(parts: Sequence[Flat], inside: Sequence[Array], chosen: Array
         places.append(part.places(positions[mine]) + before)
         start += len(positions)
         before += len(part.values)
-    return _joined(places)
+    return joined(places)

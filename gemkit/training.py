@@ -99,9 +99,8 @@ class Trainer:
         images, labels = batch
         images = self._as_parameters(images)
         loss = F.cross_entropy(self.module(images), labels)
-        # Several processes have to average their gradients before anybody may use them.
-        with self.net.stepping(self.optimizer, early=self.fabric.world_size == 1):
-            self.fabric.backward(loss)
+        self.fabric.backward(loss)
+        self.net.step(self.optimizer)
         self.loss.update(loss.detach())
 
     def mean_loss(self) -> float:

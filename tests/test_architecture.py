@@ -16,7 +16,7 @@ ROOT = Path(gemkit.__file__).parent
 # A package stands for all its modules that no row names.
 ROWS = [
     ["errors", "events"],
-    ["tensors", "topk", "kernels", "gradients", "pieces"],
+    ["tensors", "topk", "kernels", "pieces", "wearing"],
     [
         "selection",
         "probe",
@@ -27,7 +27,7 @@ ROWS = [
         "data.__init__",
     ],
     ["collapse", "drawing", "parts"],
-    ["recipe", "masking", "plan"],
+    ["recipe", "masking", "scored", "plan"],
     ["compose", "training", "ticket", "ticket_file", "ticket_fit"],
     ["phase", "freezing", "rewinding"],
     ["engine"],

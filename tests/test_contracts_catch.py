@@ -300,6 +300,13 @@ class Generous(TopK):
         return [(name, torch.ones_like(score)) for name, score in view.items()]
 
 
+@breaks("a-rounding-that-ranks-keeps-the-top")
+class KeepsTheLowest(TopK):
+    def masks(self, view, alive, shares, rng):
+        turned = {name: -score for name, score in view.items()}
+        return super().masks(turned, alive, shares, rng)
+
+
 @breaks("the-slope-is-finite")
 class Steep(Threshold):
     def slope(self, view, mask):

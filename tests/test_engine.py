@@ -22,8 +22,9 @@ from gemkit.engine import finetune_plan, search_plan
 from gemkit.errors import CollapseError, FitError, OptionError, TrainingError
 from gemkit.events import Collapsed, EpochEnded, Froze, Noted, PhaseStarted, StepEnded
 from gemkit.freezing import Freezer
-from gemkit.masking import MaskedNet, ScoredNet
+from gemkit.masking import MaskedNet
 from gemkit.phase import Phase
+from gemkit.scored import ScoredNet
 from gemkit.tensors import budget, generator, kept, parameters_of, prunable_names, total
 from gemkit.training import Trainer, endless, layout_of, make_fabric
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from gemkit import Plan, Runtime, load_plugins
 from gemkit.freezing import freeze
-from gemkit.masking import ScoredNet
+from gemkit.scored import ScoredNet
 from gemkit.tensors import generator, kept, total
 from gemkit.training import Trainer, make_fabric
 

@@ -12,8 +12,8 @@ from torch import nn
 from gemkit import LearnedScores, Plan, load_plugins
 from gemkit.builtin.regularizers import L1, L2, NoRegularizer
 from gemkit.builtin.roundings import Bernoulli, Threshold
-from gemkit.masking import ScoredNet
 from gemkit.parts import Regularizer
+from gemkit.scored import ScoredNet
 from gemkit.tensors import density_of, generator, prunable_names
 from gemkit.training import Trainer, make_fabric
 

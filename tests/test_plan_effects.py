@@ -9,7 +9,7 @@ from torch._dynamo.backends.registry import lookup_backend
 
 from gemkit import Plan, Runtime, load_plugins
 from gemkit.builtin.roundings import Bernoulli
-from gemkit.masking import ScoredNet
+from gemkit.scored import ScoredNet
 from gemkit.tensors import generator, prunable_names
 from gemkit.training import Trainer, make_fabric, make_optimizer, place
 

@@ -189,7 +189,7 @@ def test_no_guess_of_a_bracket_can_change_the_result(problem, data):
     guess = sorted([data.draw(offered), data.draw(offered)])
     if data.draw(st.booleans()):
         guess = [guess[0], guess[0]]
-    with shortcuts(), mock.patch.object(topk, "_bracket", return_value=tuple(guess)):
+    with shortcuts(), mock.patch.object(topk, "bracket", return_value=tuple(guess)):
         assert equal(problem.solve(), by_stable_sort(*problem))
 
 
@@ -240,7 +240,7 @@ def test_a_sample_that_misleads_costs_time_but_not_the_result():
 def test_a_bracket_full_of_ties_is_not_ranked():
     values = torch.arange(LARGE).div(LARGE)
     values[: LARGE // 2] = 0.5 + 1 / LARGE
-    with mock.patch.object(topk, "_bracket", return_value=(0.5, 0.50001)):
+    with mock.patch.object(topk, "bracket", return_value=(0.5, 0.50001)):
         assert taken_route(values, LARGE * 3 // 4) == [False]
 
 

@@ -1,4 +1,4 @@
-"""A step taken inside the backward pass is the step taken after it, to the bit."""
+"""One step: scores move in pieces, layers are rounded as their parts say, ranks are exact."""
 
 import pytest
 import torch
@@ -7,12 +7,12 @@ from tiny import tiny_data, tiny_net
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from gemkit import Plan, gradients, load_plugins, pieces
+from gemkit import Plan, load_plugins, pieces
 from gemkit.builtin.regularizers import L2
 from gemkit.builtin.roundings import Threshold
-from gemkit.errors import TrainingError
-from gemkit.masking import MaskedNet, ScoredNet
+from gemkit.masking import MaskedNet
 from gemkit.parts import Regularizer, Rounding
+from gemkit.scored import ScoredNet
 from gemkit.tensors import generator, prunable_names
 from gemkit.training import make_optimizer
 
@@ -43,13 +43,7 @@ def scored(recipe, model=None):
     return ScoredNet(model, prunable_names(model), recipe, generator(0, "scores"))
 
 
-@pytest.fixture(autouse=True)
-def _small_gradients_are_not_waited_for(monkeypatch):
-    """Test networks are small; what is tested here is what happens to large ones."""
-    monkeypatch.setattr(gradients, "WORTH_A_HOOK", 0)
-
-
-def train(net, plan, *, early, steps=4, forward=None):
+def train(net, plan, *, steps=4, forward=None):
     """Take steps by hand, with a freeze in the middle."""
     optimizer = make_optimizer(plan, net.trainable())
     batches = list(tiny_data().train.batches(8, seed=0))
@@ -63,8 +57,8 @@ def train(net, plan, *, early, steps=4, forward=None):
             net.clear_state(optimizer)
         images, labels = batches[step % len(batches)]
         loss = F.cross_entropy((forward or net.model)(images), labels)
-        with net.stepping(optimizer, early=early):
-            loss.backward()
+        loss.backward()
+        net.step(optimizer)
     return net
 
 
@@ -98,26 +92,22 @@ PLANS = {
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_scores_are_the_same_whether_they_move_inside_the_backward_pass_or_after(recipe, plan):
+def test_every_score_moves_that_something_pulls_on(recipe, plan):
     made = REGISTRY.recipe(recipe.split()[0], parts=RECIPES[recipe])
-    one, other = (train(scored(made), plan, early=early) for early in (True, False))
-    assert_same(one, other)
-    start = scored(made)
-    for name in one.scores:
-        moved = not torch.equal(one.raw_scores[name], start.raw_scores[name])
+    start, net = scored(made), train(scored(made), plan)
+    for name in net.scores:
+        moved = not torch.equal(net.raw_scores[name], start.raw_scores[name])
         pulled = made.regularizer.name != "none" or plan.weight_decay
         assert moved == (name != "never.weight" or bool(pulled))
+    assert all(tensor.grad is None for tensor in (*net.scores.values(), *net.parameters.values()))
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_weights_are_the_same_whether_they_are_masked_inside_the_backward_pass_or_after(plan):
-    one, other = (
-        train(MaskedNet(Odd(), prunable_names(Odd())), plan, early=early) for early in (True, False)
-    )
-    assert_same(one, other)
-    assert all(
-        one.effective[name][~alive].count_nonzero() == 0 for name, alive in one.alive.items()
-    )
+def test_pruned_weights_stay_zero(plan):
+    net = train(MaskedNet(Odd(), prunable_names(Odd())), plan)
+    pruned = {name: net.effective[name][~alive] for name, alive in net.alive.items()}
+    assert sum(map(len, pruned.values())) > 0
+    assert all(weights.count_nonzero() == 0 for weights in pruned.values())
 
 
 class Sparse(nn.Linear):
@@ -146,7 +136,7 @@ def test_pieces_change_nothing(recipe, plan, monkeypatch):
         names = prunable_names(model)
         net = ScoredNet(model, names, made, generator(0, "scores"))
         assert (len(net.trainable()) > len(names)) == (layers == "cut")
-        return train(net, PLANS[plan], early=True)
+        return train(net, PLANS[plan])
 
     whole = learned("whole")
     monkeypatch.setattr(pieces, "PIECE", 48)
@@ -157,35 +147,6 @@ def test_pieces_change_nothing(recipe, plan, monkeypatch):
         assert torch.equal(cut.mask[name], whole.mask[name])
         torch.testing.assert_close(cut.effective[name], whole.effective[name], rtol=0, atol=0)
         assert torch.equal(cut.effective[name], cut.weights[name] * cut.mask[name])
-
-
-@pytest.mark.parametrize("early", [True, False])
-def test_a_step_is_taken_when_it_is_said_to_be(early):
-    """Early frees each gradient inside the backward pass: that is what saves time and memory."""
-    net = scored(REGISTRY.recipe("gem_miner"), tiny_net())
-    before = {name: score.clone() for name, score in net.raw_scores.items()}
-    images, labels = next(iter(tiny_data().train.batches(8, seed=0)))
-    loss = F.cross_entropy(net.model(images), labels)
-    with net.stepping(make_optimizer(PLANS["sgd"], net.trainable()), early=early):
-        loss.backward()
-        moved = [not torch.equal(net.raw_scores[name], old) for name, old in before.items()]
-        gone = [parameter.grad is None for parameter in net.parameters.values()]
-    assert moved == gone == [early] * len(before)
-    assert not any(torch.equal(net.raw_scores[name], old) for name, old in before.items())
-    assert all(tensor.grad is None for tensor in (*net.scores.values(), *net.parameters.values()))
-
-
-@pytest.mark.parametrize("fails", [True, False])
-def test_a_backward_pass_outside_a_step_moves_nothing(fails):
-    net = scored(REGISTRY.recipe("gem_miner"), tiny_net())
-    images, _ = next(iter(tiny_data().train.batches(8, seed=0)))
-    optimizer = make_optimizer(PLANS["sgd"], net.trainable())
-    if fails:
-        with pytest.raises(ZeroDivisionError), net.stepping(optimizer):
-            raise ZeroDivisionError
-    before = {name: score.clone() for name, score in net.raw_scores.items()}
-    net.model(images).sum().backward()
-    assert all(torch.equal(net.raw_scores[name], old) for name, old in before.items())
 
 
 class OwnL2(Regularizer):
@@ -216,15 +177,14 @@ class OwnThreshold(Rounding):
         return {name: score > 0.5 for name, score in view.items()}.items()
 
 
-@pytest.mark.parametrize("early", [True, False])
 @pytest.mark.parametrize("regularizer", [OwnL2(), LayerL2()])
-def test_parts_that_declare_nothing_or_bring_no_closed_form_learn_the_same(regularizer, early):
+def test_parts_that_declare_nothing_or_bring_no_closed_form_learn_the_same(regularizer):
     recipe = REGISTRY.recipe("gem_miner")
     expected = train(
-        scored(recipe.model_copy(update={"regularizer": L2(weight=0.05)})), PLANS["sgd"], early=True
+        scored(recipe.model_copy(update={"regularizer": L2(weight=0.05)})), PLANS["sgd"]
     )
     own = {"regularizer": regularizer, "rounding": OwnThreshold()}
-    net = train(scored(recipe.model_copy(update=own)), PLANS["sgd"], early=early)
+    net = train(scored(recipe.model_copy(update=own)), PLANS["sgd"])
     for name, score in expected.raw_scores.items():
         torch.testing.assert_close(net.raw_scores[name], score)
 
@@ -238,8 +198,7 @@ class Sloped(Threshold):
         return mask * 0.5
 
 
-@pytest.mark.parametrize("early", [True, False])
-def test_the_slope_of_a_rounding_is_taken_at_the_mask_of_the_forward_pass(early):
+def test_the_slope_of_a_rounding_is_taken_at_the_mask_of_the_forward_pass():
     recipe = REGISTRY.recipe("gem_miner", parts={"regularizer": "none"})
     net = scored(recipe.model_copy(update={"rounding": Sloped()}), tiny_net())
     plain = scored(recipe, tiny_net())
@@ -248,8 +207,8 @@ def test_the_slope_of_a_rounding_is_taken_at_the_mask_of_the_forward_pass(early)
     for each in (net, plain):
         optimizer = torch.optim.SGD(each.trainable(), lr=1e-3)  # too short to reach any bound
         loss = F.cross_entropy(each.model(images), labels)
-        with each.stepping(optimizer, early=early):
-            loss.backward()
+        loss.backward()
+        each.step(optimizer)
     for name, old in start.items():
         inside = (old > 0.01) & (old < 0.99)
         expected = (plain.raw_scores[name] - old) * mask[name] * 0.5
@@ -258,8 +217,7 @@ def test_the_slope_of_a_rounding_is_taken_at_the_mask_of_the_forward_pass(early)
         )
 
 
-@pytest.mark.parametrize("early", [True, False])
-def test_layers_that_share_a_budget_are_rounded_together(early):
+def test_layers_that_share_a_budget_are_rounded_together():
     """Two groups of two layers each: neither one per layer nor one for all."""
     net = scored(REGISTRY.recipe("edge_popup"), tiny_net())
     a, b, c, d = net.scores
@@ -267,8 +225,8 @@ def test_layers_that_share_a_budget_are_rounded_together(early):
     optimizer = make_optimizer(PLANS["sgd"], net.trainable())
     for images, labels in tiny_data().train.batches(8, seed=0):
         loss = F.cross_entropy(net.model(images), labels)
-        with net.stepping(optimizer, early=early):
-            loss.backward()
+        loss.backward()
+        net.step(optimizer)
         used = {name: weight != 0 for name, weight in net.effective.items()}
         assert used[a].sum() + used[d].sum() == 50
         assert used[b].sum() + used[c].sum() == 20
@@ -292,34 +250,14 @@ def test_a_rounding_looks_no_further_than_it_says(rounding):
             assert torch.equal(mask, masks[name])
 
 
-def test_the_gradient_of_a_shared_weight_in_two_pieces_is_refused():
-    """Reentrant checkpoints run a backward pass each, so neither has the whole gradient."""
-    net = scored(REGISTRY.recipe("gem_miner"))
-
-    def forward(images):
-        return net.model(images, lambda part, x: checkpoint(part, x, use_reentrant=True))
-
-    with pytest.raises(TrainingError, match=r"'twice\.weight' arrived in two pieces"):
-        train(net, PLANS["sgd"], early=True, forward=forward)
-
-
+@pytest.mark.parametrize("reentrant", [True, False])
 @pytest.mark.parametrize("pruner", ["gem_miner", "edge_popup"])
-def test_checkpointing_changes_nothing(pruner):
+def test_checkpointing_changes_nothing(pruner, reentrant):
     recipe = REGISTRY.recipe(pruner)
     net, plain = scored(recipe), scored(recipe)
 
     def forward(images):
-        return net.model(images, lambda part, x: checkpoint(part, x, use_reentrant=False))
+        return net.model(images, lambda part, x: checkpoint(part, x, use_reentrant=reentrant))
 
-    train(net, PLANS["sgd"], early=True, forward=forward)
-    assert_same(net, train(plain, PLANS["sgd"], early=True))
-
-
-def test_small_gradients_wait_and_large_ones_do_not(monkeypatch):
-    monkeypatch.setattr(gradients, "WORTH_A_HOOK", 10)
-    parameters = {"small": nn.Parameter(torch.ones(9)), "large": nn.Parameter(torch.ones(10))}
-    acted = []
-    with gradients.each_gradient(parameters, acted.append, early=True):
-        sum(parameter.sum() for parameter in parameters.values()).backward()
-        assert acted == ["large"]
-    assert acted == ["large", "small"]
+    train(net, PLANS["sgd"], forward=forward)
+    assert_same(net, train(plain, PLANS["sgd"]))

@@ -59,6 +59,7 @@ class TopK(Rounding):
 
     name = "topk"
     scope = "share"
+    ranks = True
     spends_budget = True
 
     def masks(

@@ -63,10 +63,6 @@ class RatedNet(MaskedNet):
         """List the rates."""
         return list(self.rates.values())
 
-    def _arrived(self, optimizer: torch.optim.Optimizer, name: str) -> None:
-        """Pull a layer's gradient back; the rates move together, before the next draw."""
-        self.pull_back_(name)
-
     @torch.no_grad()
     def pull_back_(self, name: str) -> None:
         """Turn the gradient of a layer's effective weights into that of its rate."""
@@ -76,9 +72,11 @@ class RatedNet(MaskedNet):
             self.rates[name].grad = (self._still[name] * gradient).sum()
 
     @torch.no_grad()
-    def _finish(self, optimizer: torch.optim.Optimizer) -> None:
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
         """Move the rates, and draw another network."""
-        super()._finish(optimizer)
+        for name in self.parameters:
+            self.pull_back_(name)
+        super().step(optimizer)
         self.draw_()
 
     @torch.no_grad()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gemkit.builtin.allocations import Global, Uniform
 from gemkit.parts import Rounding
-from gemkit.selection import Shares
+from gemkit.selection import Shares, keep_top
 from gemkit.tensors import Tensors, generator, kept
 from gemkit.testing.cases import Layers
 from gemkit.testing.clause import clause, require
@@ -87,6 +87,17 @@ def a_rounding_that_spends_the_budget_keeps_just_that(part: Rounding, case: Roun
     for group, count in shares_of(drawn).items():
         living = {name: masks[name].bool() & alive[name] for name in group}
         require(kept(living) == count, f"{group} keeps {kept(living)} instead of {count}")
+
+
+@clause(Rounding, views, on_devices=True, applies=lambda part: part.ranks)
+def a_rounding_that_ranks_keeps_the_top(part: Rounding, case: Rounded) -> None:
+    """With `ranks` the masks are those of `keep_top`, which stand in for them in a search."""
+    part, drawn = case
+    top = keep_top(seen(part, drawn), drawn.masks(), shares_of(drawn))
+    require(
+        same_everywhere({name: mask.bool() for name, mask in masks_of(part, drawn).items()}, top),
+        "it keeps others than the highest",
+    )
 
 
 @clause(Rounding, views, on_devices=True)

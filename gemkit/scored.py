@@ -1,0 +1,260 @@
+"""Scores that learn which weights of a network to use, while the weights stand still."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain, count, repeat
+
+import torch
+from torch import Tensor, nn
+
+from gemkit import pieces as cutting
+from gemkit.masking import MaskedNet
+from gemkit.parts import LearnedScores, Rounding
+from gemkit.pieces import Cut, Piece
+from gemkit.recipe import Recipe
+from gemkit.selection import Shares
+from gemkit.tensors import Tensors, total
+from gemkit.wearing import Layer, TopWearer, wear_
+
+
+class ScoredNet(MaskedNet):
+    """A model whose weights stand still while scores learn which of them to use.
+
+    The straight-through estimator is the closed form
+    dL/dp = dL/d(effective weight) · w · alive · (slope of rounding and view), so what a backward
+    pass leaves in a parameter's `.grad` becomes the gradient of the scores; these move, and the
+    parameter gets its new effective weights, piece by piece while it is in the cache. The masks
+    never enter autograd. What looks beyond an entry, and says so by its `scope`, waits.
+    """
+
+    def __init__(
+        self, model: nn.Module, names: Sequence[str], recipe: Recipe, seed_scores: torch.Generator
+    ) -> None:
+        super().__init__(model, names)
+        assert isinstance(recipe.scores, LearnedScores)
+        self.recipe = recipe
+        self.scoring = recipe.scores
+        self.rng = seed_scores
+        self._rounding_has_slope = type(recipe.rounding).slope is not Rounding.slope
+        self._worn: Tensors = {}
+        self._live = {name: weight.clone() for name, weight in self._before_pruning.items()}
+        drawn = self.scoring.init(self._live, seed_scores)
+        self.scores = {
+            name: nn.Parameter(torch.empty_like(weight).copy_(drawn[name]))
+            for name, weight in self._live.items()
+        }
+        self._cuts = {name: Cut(weight) for name, weight in self.parameters.items()}
+        self._moving = {
+            name: [nn.Parameter(piece) for piece in cut.split(self.scores[name].detach())]
+            for name, cut in self._cuts.items()
+        }
+        own = {id(parameter) for parameter in self.parameters.values()}
+        for parameter in model.parameters():
+            parameter.requires_grad_(id(parameter) in own)
+        self.freeze_(self.alive, {tuple(self.parameters): total(self.alive)})
+
+    @property
+    def view(self) -> Tensors:
+        """What of the scores is ranked and rounded."""
+        return {name: self.scoring.view(score) for name, score in self.raw_scores.items()}
+
+    @property
+    def mask(self) -> Tensors:
+        """What the network uses now: r(p) ⊙ q, rounded again as it was for the last step.
+
+        Masks are not kept, because the model's own parameters show their effect.
+        """
+        rng = torch.Generator()
+        rng.set_state(self._drawn_from)
+        masks = self.recipe.rounding.masks(self.view, self.alive, self.shares, rng)
+        return {name: mask.bool() & self.alive[name] for name, mask in masks}
+
+    @property
+    def weights(self) -> Tensors:
+        """The weights that stand still."""
+        return self._before_pruning
+
+    def trainable(self) -> list[nn.Parameter]:
+        """List the scores, in the pieces that move together."""
+        return list(chain.from_iterable(self._moving.values()))
+
+    @torch.no_grad()
+    def freeze_(self, alive: Tensors, shares: Shares) -> None:
+        """Narrow what may be used, or what the rounding may keep, and round anew."""
+        self.shares = shares
+        self.alive = {name: self._laid_out(name, q.to(torch.bool)) for name, q in alive.items()}
+        for name, weight in self._before_pruning.items():
+            torch.mul(weight, self.alive[name], out=self._live[name])
+        self._standing = {
+            name: (cut.split(self._live[name]), cut.split(self.alive[name]))
+            for name, cut in self._cuts.items()
+        }
+        self._shares_in = {
+            unit: {group: n for group, n in shares.items() if set(group) <= set(unit)}
+            for unit in self._units()
+        }
+        self._wearers = self._make_wearers()
+        self.round_()
+
+    def _units(self) -> list[tuple[str, ...]]:
+        """List which layers are rounded together; none where every score is rounded alone."""
+        layers = list(self.scores)
+        units: dict[str, list[tuple[str, ...]]] = {
+            "element": [],
+            "layer": [(name,) for name in layers],
+            "share": list(self.shares),
+            "network": [tuple(layers)],
+        }
+        return units[self.recipe.rounding.scope]
+
+    def _make_wearers(self) -> dict[str, TopWearer]:
+        """Find the layers whose weights can be written while their top scores are looked for."""
+        if not self.recipe.rounding.ranks or self.recipe.rounding.scope != "share":
+            return {}
+        fit = {
+            name
+            for name, q in self.alive.items()
+            if q.is_cpu and self._cuts[name].flattens and bool(q.all())
+        }
+        made = {
+            unit: TopWearer(count, self.scoring.view)
+            for unit, count in self.shares.items()
+            if fit.issuperset(unit)
+        }
+        return {name: wearer for unit, wearer in made.items() for name in unit}
+
+    @torch.no_grad()
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Take one step of the scores, and write the effective weights that follow."""
+        self._worn = self.mask if self._rounding_has_slope else {}
+        scope = self.recipe.regularizer.scope
+        for name in self.scores:
+            for piece in self._pulled_back(name):
+                if scope == "element":
+                    self._move({name: piece.score}, [piece], optimizer)
+            if scope == "layer":
+                self._move({name: self.scores[name]}, self._pieces(name), optimizer)
+        if scope == "network":
+            self._move(self.scores, chain.from_iterable(map(self._pieces, self.scores)), optimizer)
+        self._round_units()
+        for score in self.scores.values():  # only now: see docs/decisions/0007
+            score.grad = None
+
+    @torch.no_grad()
+    def pull_back_(self, name: str) -> None:
+        """Turn the gradient of a layer's effective weights into that of its scores."""
+        for _ in self._pulled_back(name):
+            pass
+
+    def _pulled_back(self, name: str) -> Iterator[Piece]:
+        """Pull a layer's gradient back, and yield each piece when it has got its own."""
+        parameter, score = self.parameters[name], self.scores[name]
+        gradient, parameter.grad = parameter.grad, None
+        if gradient is None:  # the layer took no part in the loss
+            gradient = torch.zeros_like(score)
+        score.grad = self._laid_out(name, gradient)
+        worn = self._laid_out(name, self._worn[name]) if self._worn else score
+        gradients, masks = (self._cuts[name].split(each) for each in (score.grad, worn.detach()))
+        for piece, gradient, mask in zip(self._pieces(name), gradients, masks, strict=True):
+            raw = piece.score.detach()
+            gradient.mul_(piece.live)
+            slopes = [self.scoring.slope(raw)]
+            if self._worn:
+                slopes.append(self.recipe.rounding.slope(self.scoring.view(raw), mask))
+            for slope in slopes:
+                if slope is not None:
+                    gradient.mul_(slope)
+            piece.score.grad = gradient
+            yield piece
+
+    def _move(
+        self,
+        scores: Mapping[str, nn.Parameter],
+        pieces: Iterable[Piece],
+        optimizer: torch.optim.Optimizer,
+    ) -> None:
+        """Add the penalty on these scores, and move the pieces that they consist of."""
+        gradients = {
+            name: gradient
+            for name, score in scores.items()
+            if (gradient := score.grad) is not None  # it never is
+        }
+        raw = {name: score.detach() for name, score in scores.items()}
+        self.recipe.regularizer.add_gradient_(gradients, raw)
+        pieces = list(pieces)
+        with _only([piece.score for piece in pieces], optimizer):
+            optimizer.step()
+        for piece in pieces:
+            piece.score.grad = None
+            self.scoring.project_(piece.score.detach())
+            if self.recipe.rounding.scope == "element":
+                self._round_piece(piece)
+            elif wearer := self._wearers.get(piece.layer):
+                wearer.wear_early_(piece)
+
+    @torch.no_grad()
+    def round_(self) -> None:
+        """Round the scores and write the effective weights into the model."""
+        self._drawn_from = self.rng.get_state()
+        if self.recipe.rounding.scope == "element":
+            for piece in chain.from_iterable(map(self._pieces, self.scores)):
+                self._round_piece(piece)
+        self._round_units()
+
+    def _round_units(self) -> None:
+        """Round what is rounded together."""
+        for unit in self._shares_in:
+            self._round(unit)
+
+    def _round_piece(self, piece: Piece) -> None:
+        view, alive = {"": self.scoring.view(piece.score.detach())}, {"": piece.alive}
+        for _, mask in self.recipe.rounding.masks(view, alive, {}, self.rng):
+            wear_(piece.weight, piece.live, mask)
+
+    def _round(self, unit: tuple[str, ...]) -> None:
+        self._drawn_from = self.rng.get_state()
+        if wearer := self._wearers.get(unit[0]):
+            pieces = chain.from_iterable(map(self._pieces, unit))
+            if wearer.wear_([self._flat(name) for name in unit], pieces):
+                return
+        view = {name: self.scoring.view(self.scores[name].detach()) for name in unit}
+        alive = {name: self.alive[name] for name in unit}
+        for name, mask in self.recipe.rounding.masks(view, alive, self._shares_in[unit], self.rng):
+            wear_(self.parameters[name].detach(), self._live[name], mask)
+
+    def _flat(self, name: str) -> Layer:
+        """Lay out what belongs to a layer in one dimension."""
+        cut = self._cuts[name]
+        tensors = (self.scores[name], self.parameters[name], self._live[name])
+        return Layer(name, cut, *(cut.flat(tensor.detach()) for tensor in tensors))
+
+    def _pieces(self, name: str) -> Iterator[Piece]:
+        """Cut what belongs to a layer; what the network holds anew, since it may be replaced."""
+        weight = self._cuts[name].split(self.parameters[name].detach())
+        parts = (self._moving[name], weight, *self._standing[name])
+        return map(Piece, repeat(name), count(step=cutting.PIECE), *parts)
+
+    def _laid_out(self, name: str, tensor: Tensor) -> Tensor:
+        """Return a tensor of a layer's shape so that it can be cut into the layer's pieces."""
+        if self._cuts[name].fits(tensor):
+            return tensor
+        return torch.empty_like(self._live[name], dtype=tensor.dtype).copy_(tensor)
+
+    def clear_state(self, optimizer: torch.optim.Optimizer) -> None:
+        """Keep the momentum of frozen scores: alive alone keeps them out of the network."""
+
+    @property
+    def raw_scores(self) -> Tensors:
+        """The scores as plain tensors, sharing their memory."""
+        return {name: score.detach() for name, score in self.scores.items()}
+
+
+@contextmanager
+def _only(parameters: list[nn.Parameter], optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Let the optimizer see just these of its parameters: looking at all of them takes long."""
+    (group,) = groups = optimizer.param_groups
+    optimizer.param_groups = [{**group, "params": parameters}]
+    try:
+        yield
+    finally:
+        optimizer.param_groups = groups
