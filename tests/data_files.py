@@ -6,6 +6,8 @@ import zlib
 from pathlib import Path
 
 import numpy as np
+import torch
+from PIL import Image
 
 CIFAR10_FILES = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
 
@@ -151,3 +153,60 @@ def write_svhn(folder: Path, images=(40, 20), **how):
         (folder / f"{split}_32x32.mat").write_bytes(content)
         written.append((pictures, labels))
     return written
+
+
+# --- folders of image files ----------------------------------------------------------------------
+
+WORDNET = ["n01443537", "n01629819"]
+
+
+def write_images(folder: Path, count, size=(8, 8), seed=0, kind="png"):
+    """Write random pictures, which PNG keeps exactly; returns them as [N, 3, H, W]."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pictures = random_bytes(count, size[1], size[0], 3, seed=seed)
+    for number, picture in enumerate(pictures):
+        Image.fromarray(picture).save(folder / f"{number:03}.{kind}")
+    return torch.from_numpy(pictures).permute(0, 3, 1, 2)
+
+
+def write_classes(folder: Path, counts, seed=0, **how):
+    """One folder for each class; returns the pictures by class."""
+    return {
+        name: write_images(folder / name, count, seed=seed + 100 * place, **how)
+        for place, (name, count) in enumerate(counts.items())
+    }
+
+
+def write_tiny_imagenet(folder: Path):
+    """Two classes, and validation images whose classes a table tells; returns its own folder."""
+    root = folder / "tiny-imagenet-200"
+    for seed, name in enumerate(WORDNET):
+        write_images(root / "train" / name / "images", 20, (64, 64), seed, "JPEG")
+        (root / "train" / name / f"{name}_boxes.txt").write_text("x_0.JPEG\t0\t0\t62\t62\n")
+    write_images(root / "val" / "images", 6, (64, 64), 9, "JPEG")
+    lines = [f"{number:03}.JPEG\t{WORDNET[number % 2]}\t0\t32\t44\t62\n" for number in range(6)]
+    (root / "val" / "val_annotations.txt").write_text("".join(lines))
+    write_images(root / "test" / "images", 3, (64, 64), 10, "JPEG")
+    return root
+
+
+def write_caltech(folder: Path):
+    """Two classes and clutter; returns the folder of the classes."""
+    root = folder / "caltech101" / "101_ObjectCategories"
+    write_classes(root, {"accordion": 10, "BACKGROUND_Google": 30, "Faces": 20}, size=(30, 20))
+    return root
+
+
+# --- all of them ---------------------------------------------------------------------------------
+
+
+def write_every_data_set(folder: Path):
+    """All that gemkit reads, each where it looks for it, and `pictures` of one's own."""
+    write_cifar10(folder)
+    write_cifar100(folder)
+    write_idx(folder / "MNIST" / "raw")
+    write_idx(folder / "FashionMNIST" / "raw", packed=True)
+    write_svhn(folder)
+    write_tiny_imagenet(folder)
+    write_caltech(folder)
+    write_classes(folder / "pictures", {"cat": 10, "dog": 10})

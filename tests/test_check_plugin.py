@@ -104,6 +104,70 @@ def test_a_plugin_that_is_not_there_is_the_users_mistake(name, words, gemkit, in
     assert words in result.stderr
 
 
+DATA = '''
+import torch
+from gemkit import Data, DatasetPart, hookimpl
+from gemkit.errors import DataError
+
+
+class Numbers(DatasetPart):
+    """Images of numbers in a file."""
+
+    name = "numbers"
+
+    def load(self, folder):
+        file = folder / "numbers.txt"
+        if not file.exists():
+            raise DataError(f"there is no {file}")
+        images = torch.tensor([float(word) for word in file.read_text().split()]).view(-1, 1, 2, 2)
+        pair = (images, torch.arange(len(images)) % 2)
+        return Data.of_tensors(train=pair, validation=pair, test=pair, classes=2)
+
+
+@hookimpl
+def gemkit_datasets():
+    return [Numbers]
+'''
+
+
+def test_what_needs_files_is_not_said_to_hold(gemkit, tmp_path):
+    (tmp_path / "mine.py").write_text(DATA)
+    result = gemkit("check-plugin", "mine.py")
+    assert result.exit_code == 0
+    [line] = [line for line in result.stdout.splitlines() if "not tried  " in line]
+    assert line.startswith(
+        "  not tried  3 promises were not, because it needs files (there is no DIR/numbers.txt); "
+    )
+    assert line.endswith("--data-dir DIR")
+    assert result.stdout.count("  holds ") == 4
+    assert result.stdout.endswith("\nIt conforms, but 3 promises were not tried.\n")
+    told = json.loads(gemkit("check-plugin", "mine.py", "--json").stdout)
+    assert (told["conforms"], told["not_tried"]) == (True, 3)
+
+
+def test_files_are_found_in_the_folder_that_is_given(gemkit, tmp_path):
+    (tmp_path / "mine.py").write_text(DATA)
+    (tmp_path / "numbers.txt").write_text("0 1 2 3 " * 8)
+    result = gemkit("check-plugin", "mine.py", "--data-dir", tmp_path)
+    assert result.stdout.count("  holds ") == 7
+    assert result.stdout.endswith("\nIt conforms.\n")
+    (tmp_path / "numbers.txt").unlink()
+    result = gemkit("check-plugin", "mine.py", "--data-dir", tmp_path)
+    assert result.exit_code == 1
+    assert f"it raised DataError: there is no {tmp_path}/numbers.txt" in result.stdout
+
+
+def test_a_part_that_nobody_can_build_does_not_conform(gemkit, tmp_path):
+    needs = "    size: int = Field(description='must be given')"
+    code = SOUND.format(name="size").replace("    name =", f"{needs}\n    name =")
+    (tmp_path / "size.py").write_text(f"from pydantic import Field\n{code}")
+    result = gemkit("check-plugin", "size.py")
+    assert result.exit_code == 1
+    assert "  BROKEN  Fields without a default give examples" in result.stdout
+    assert "contract(Size(size=...))" in result.stdout
+    assert "holds" not in result.stdout
+
+
 def test_without_hypothesis_the_kit_says_what_to_install(tmp_path):
     code = (
         "import sys; sys.modules['hypothesis'] = None\n"

@@ -6,17 +6,28 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from data_files import write_classes
 from pydantic import Field
 from torch import nn
 
-from gemkit import MeasuredScores, ModelPart, Observer, SanityCheck, Wanted, load_plugins
+from gemkit import (
+    Data,
+    DatasetPart,
+    MeasuredScores,
+    ModelPart,
+    Observer,
+    SanityCheck,
+    Wanted,
+    load_plugins,
+)
 from gemkit.builtin.allocations import Global, Uniform
 from gemkit.builtin.initializers import KaimingNormal
 from gemkit.builtin.regularizers import L2
 from gemkit.builtin.roundings import Bernoulli, Threshold, TopK
 from gemkit.builtin.schedules import Constant, Once
 from gemkit.data.fake import Fake
-from gemkit.errors import FitError
+from gemkit.data.folders import ImageFolder
+from gemkit.errors import DataError, FitError, ImportanceError
 from gemkit.methods.baselines import Magnitude
 from gemkit.methods.gem_miner import UniformScores
 from gemkit.parts import Freeze
@@ -27,10 +38,12 @@ from gemkit.testing import (
     Pruner,
     clauses_of,
     contract,
+    things_among,
     things_in,
     things_of,
     verdicts,
 )
+from gemkit.testing.clause import NotTriedError
 
 BROKEN = {}
 
@@ -81,6 +94,23 @@ class Picky(Magnitude):
     def model_post_init(self, context):
         if self.scale > 1:
             raise ValueError("too large")
+
+
+class Needy(Magnitude):
+    """Must be told something."""
+
+    size: int = Field(description="must be given")
+    other: int = Field(description="must be given, and says how", examples=[3])
+
+
+def brought(cls):
+    """Return what a plugin brings whose only part is this class of scores."""
+    registry = load_plugins(only=())
+    known = {**registry.parts, "scores": {cls.name: Entry(cls, "mine", "mine")}}
+    return list(things_of(replace(registry, parts=known), "mine"))
+
+
+BROKEN["it-can-be-tried"] = brought(Needy)
 
 
 # --- scores --------------------------------------------------------------------------------------
@@ -743,7 +773,7 @@ def verdict_on(thing, name):
 
 
 def test_every_clause_has_a_part_that_breaks_it():
-    assert {one.name for one in CLAUSES} == set(BROKEN) | {"it-can-be-tried"}
+    assert {one.name for one in CLAUSES} == set(BROKEN)
 
 
 @pytest.mark.parametrize(
@@ -768,25 +798,141 @@ def test_the_smallest_case_is_told():
 
 
 def test_a_part_that_needs_fields_must_be_built():
-    class Needy(Magnitude):
-        size: int = Field(description="must be given")
-
     with pytest.raises(TypeError, match=r"Needy needs size; .*contract\(Needy\(size=\.\.\.\)\)"):
         contract(Needy)
-    contract(Needy(size=3))
+    contract(Needy(size=3, other=3))
 
 
-def test_a_part_without_examples_is_told_to_be_unchecked():
-    class Needy(Magnitude):
-        """Must be told something."""
+def test_a_part_without_examples_does_not_conform_and_says_how_to_try_it():
+    [verdict] = verdicts(brought(Needy))
+    assert verdict.problem == (
+        "nobody knows a value for size; write Field(examples=[...]), or build one yourself, as in "
+        "contract(Needy(size=...))"
+    )
 
-        size: int = Field(description="must be given")
-        other: int = Field(description="must be given, and says how", examples=[3])
 
-    registry = load_plugins(only=())
-    known = {**registry.parts, "scores": {"needy": Entry(Needy, "mine", "mine")}}
-    [verdict] = verdicts(list(things_of(replace(registry, parts=known), "mine")))
-    assert verdict.skipped == "Needy needs size; give those fields examples"
+def test_a_part_stands_for_its_class_beside_the_plugin_that_brings_it():
+    mine = Needy(size=3, other=3)
+    assert list(things_among([*brought(Needy), mine])) == [mine]
+    assert list(things_among([*brought(Needy), Magnitude()])) == [*brought(Needy), Magnitude()]
+
+
+class Sized(Magnitude):
+    """Has a field of several values, which plain data writes as a list."""
+
+    sizes: tuple[int, ...] = Field(description="must be given", examples=[[1, 2]])
+
+
+def test_examples_may_be_written_as_plain_data():
+    assert brought(Sized) == [Sized(sizes=(1, 2))]
+
+
+def test_values_are_drawn_for_texts_with_a_pattern_and_for_tuples():
+    """As pydantic reads them: it sees "$" as the very end, and fewer digits than Python does."""
+
+    class Drawn(Uniform):
+        """Its fields are of kinds that must be drawn with care."""
+
+        word: str = Field(
+            default="a:a", pattern=r"^[^\W\d]\w*:[^\W\d]\w*$", description="two words"
+        )
+        sizes: tuple[int, ...] = Field(default=(1,), description="many")
+
+    assert not [one for one in verdicts([Drawn()]) if one.problem or one.not_tried]
+
+
+# --- what was not tried --------------------------------------------------------------------------
+
+
+class RefusesAll(Once):
+    """Suits no task at all, and says so."""
+
+    def freezes(self, target, epochs, steps_per_epoch):
+        raise FitError("not today")
+
+
+class RefusesLayers(Global):
+    def keep(self, importance, alive, density):
+        raise FitError("not these layers")
+
+
+class RefusesNetworks(Magnitude):
+    def importance(self, probe):
+        raise ImportanceError("not this network")
+
+
+REFUSING = {
+    RefusesAll: ("asking-twice-gives-the-same-freezes", "not today"),
+    RefusesLayers: ("shares-sum-to-the-budget", "not these layers"),
+    RefusesNetworks: ("importance-is-finite-where-weights-are-alive", "not this network"),
+}
+
+
+@pytest.mark.parametrize("cls", REFUSING)
+def test_who_refuses_every_case_has_not_been_tried(cls):
+    clause, reason = REFUSING[cls]
+    with pytest.raises(NotTriedError, match=f"it refused every case: {reason}"):
+        verdict_on(cls(), clause)
+
+
+class Text(DatasetPart):
+    """Images in a file of text."""
+
+    name = "text"
+
+    def load(self, folder):
+        try:
+            values = [int(word) for word in (folder / "images.txt").read_text().split()]
+        except OSError as error:
+            raise DataError(f"{folder} has no images.txt\nPut one there.") from error
+        images = torch.tensor(values).float().view(-1, 1, 2, 2)
+        pair = (images, torch.arange(len(images)) % 2)
+        return Data.of_tensors(train=pair, validation=pair, test=pair, classes=2)
+
+
+def write_text(folder):
+    (folder / "images.txt").write_text(" ".join(str(number) for number in range(32)))
+
+
+def write_nonsense(folder):
+    (folder / "images.txt").write_text("1 2 3")
+
+
+FILES = {
+    "every-split-holds-images-and-labels",
+    "every-sample-comes-once-an-epoch",
+    "the-same-seed-gives-the-same-order",
+}
+
+test_a_data_set_with_files = contract(Text, files=write_text)
+
+
+def test_a_data_set_without_files_is_not_tried_and_says_what_it_needs():
+    found = list(verdicts([Text()]))
+    assert {one.clause for one in found if one.not_tried} == FILES
+    [reason] = {one.not_tried for one in found if one.not_tried}
+    assert reason == (
+        "it needs files (DIR has no images.txt); give the contract a function that "
+        "writes some, as in contract(Text, files=write_files), or give check-plugin a folder that "
+        "has them: --data-dir DIR"
+    )
+    assert not any(one.problem for one in found)
+
+
+@pytest.mark.parametrize("write", [write_nonsense, lambda folder: None])
+def test_a_data_set_that_cannot_read_its_files_is_broken(write, tmp_path):
+    write(tmp_path)
+    found = list(verdicts([Text()], tmp_path))
+    assert {one.clause for one in found if one.problem} == FILES
+    assert not any(one.not_tried for one in found)
+
+
+def test_the_kit_leaves_the_users_cache_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("GEMKIT_CACHE", str(tmp_path / "mine"))
+    write_classes(tmp_path / "pictures", {"cat": 10, "dog": 10})
+    found = list(verdicts([ImageFolder(path="pictures")], tmp_path))
+    assert not any(one.problem or one.not_tried for one in found)
+    assert not (tmp_path / "mine").exists()
 
 
 def test_a_part_is_built_from_the_examples_of_its_fields():

@@ -9,7 +9,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from data_files import random_bytes
+from data_files import (
+    random_bytes,
+    write_caltech,
+    write_classes,
+    write_images,
+    write_tiny_imagenet,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -31,23 +37,6 @@ few = settings(deadline=None, max_examples=30)
 def own_cache(tmp_path, monkeypatch):
     """Keep the caches of tests out of the user's home."""
     monkeypatch.setenv("GEMKIT_CACHE", str(tmp_path / "cache"))
-
-
-def write_images(folder, count, size=(8, 8), seed=0, kind="png"):
-    """Write random pictures, which PNG keeps exactly; returns them as [N, 3, H, W]."""
-    folder.mkdir(parents=True, exist_ok=True)
-    pictures = random_bytes(count, size[1], size[0], 3, seed=seed)
-    for number, picture in enumerate(pictures):
-        Image.fromarray(picture).save(folder / f"{number:03}.{kind}")
-    return torch.from_numpy(pictures).permute(0, 3, 1, 2)
-
-
-def write_classes(folder, counts, seed=0, **how):
-    """One folder for each class; returns the pictures by class."""
-    return {
-        name: write_images(folder / name, count, seed=seed + 100 * place, **how)
-        for place, (name, count) in enumerate(counts.items())
-    }
 
 
 def load(folder, **fields):
@@ -684,20 +673,10 @@ def test_links_in_a_circle_are_told(pets):
 
 # --- TinyImageNet and Caltech-101 ----------------------------------------------------------------
 
-WORDNET = ["n01443537", "n01629819"]
-
 
 @pytest.fixture
 def tiny_imagenet(tmp_path):
-    root = tmp_path / "tiny-imagenet-200"
-    for seed, name in enumerate(WORDNET):
-        write_images(root / "train" / name / "images", 20, (64, 64), seed, "JPEG")
-        (root / "train" / name / f"{name}_boxes.txt").write_text("x_0.JPEG\t0\t0\t62\t62\n")
-    write_images(root / "val" / "images", 6, (64, 64), 9, "JPEG")
-    lines = [f"{number:03}.JPEG\t{WORDNET[number % 2]}\t0\t32\t44\t62\n" for number in range(6)]
-    (root / "val" / "val_annotations.txt").write_text("".join(lines))
-    write_images(root / "test" / "images", 3, (64, 64), 10, "JPEG")
-    return root
+    return write_tiny_imagenet(tmp_path)
 
 
 def test_tiny_imagenet_reports_on_its_labelled_val_and_holds_a_tenth_back(tiny_imagenet, tmp_path):
@@ -744,9 +723,7 @@ def test_a_missing_tiny_imagenet_says_what_belongs_where(tmp_path):
 
 @pytest.fixture
 def caltech(tmp_path):
-    root = tmp_path / "caltech101" / "101_ObjectCategories"
-    write_classes(root, {"accordion": 10, "BACKGROUND_Google": 30, "Faces": 20}, size=(30, 20))
-    return root
+    return write_caltech(tmp_path)
 
 
 def test_caltech_is_split_in_fifths_at_224_without_clutter(caltech, tmp_path):

@@ -1,7 +1,8 @@
 """`gemkit new-plugin` and `check-plugin`: for people who write parts of their own."""
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,20 +47,28 @@ def new_plugin(name: str, folder: Path) -> None:
 
 @click.command("check-plugin", cls=SectionedCommand, short_help="Hold a plugin to its contracts.")
 @click.argument("plugin", metavar="DISTRIBUTION_OR_FILE")
+@option(
+    "Data",
+    "--data-dir",
+    "folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Where data sets of the plugin find their files; without it they are not tried.",
+)
 @answers_json
-def check_plugin(plugin: str) -> Answer:
+def check_plugin(plugin: str, folder: Path | None) -> Answer:
     """Try everything gemkit expects of the parts and pruners of a plugin.
 
     The plugin is an installed distribution (or the name of its entry point), or a Python file.
-    What does not hold is shown with the smallest example that shows it. The exit code is 0 when
-    all of it holds, 1 when something does not, and 2 when there is no such plugin. Needs
-    `pip install 'gemkit[test]'`.
+    What does not hold is shown with the smallest example that shows it, and what could not be
+    tried with the reason. The exit code is 0 when all that was tried holds, 1 when something does
+    not, and 2 when there is no such plugin. Needs `pip install 'gemkit[test]'`.
     """
     from gemkit.testing import find_plugin, verdicts
 
     things, refused = find_plugin(plugin)
     found: list[Verdict] = []
-    for verdict in verdicts(things):
+    for verdict in verdicts(things, folder):
         if not found or found[-1].thing != verdict.thing:
             click.echo(f"checking {verdict.thing}", err=True)
         found.append(verdict)
@@ -67,28 +76,38 @@ def check_plugin(plugin: str) -> Answer:
     data = {
         "plugin": plugin,
         "conforms": conforms,
+        "not_tried": sum(verdict.not_tried is not None for verdict in found),
         "refused": refused,
         "clauses": [verdict._asdict() for verdict in found],
     }
     return Answer(data, _text(found, refused, conforms), 0 if conforms else DOES_NOT_CONFORM)
 
 
-def _text(found: Iterable["Verdict"], refused: Iterable[str], conforms: bool) -> str:
-    """List the clauses under the things they are about."""
+def _text(found: Sequence["Verdict"], refused: Iterable[str], conforms: bool) -> str:
+    """List the clauses under the things they are about, and what all of it comes to."""
     lines: list[str] = []
-    shown = ""
-    for verdict in found:
-        if verdict.thing != shown:
-            lines.append(shown := verdict.thing)
-        lines.append(_line(verdict))
+    for thing, own in groupby(found, key=lambda verdict: verdict.thing):
+        lines.append(thing)
+        for reason, some in groupby(own, key=lambda verdict: verdict.not_tried):
+            alike = list(some)
+            lines += map(_line, alike) if reason is None else [_untried(len(alike), reason)]
     lines += [f"refused: {reason}" for reason in refused]
-    return "\n".join([*lines, "", "It conforms." if conforms else "It does not conform."])
+    untried = sum(verdict.not_tried is not None for verdict in found)
+    end = ("It conforms", ", but") if conforms else ("It does not conform", ", and")
+    left_out = f"{end[1]} {_promises(untried)} not tried" if untried else ""
+    return "\n".join([*lines, "", f"{end[0]}{left_out}."])
 
 
 def _line(verdict: "Verdict") -> str:
     on = "" if verdict.device == "cpu" else f" (on {verdict.device})"
     if verdict.problem:
         return f"  BROKEN  {verdict.promise}{on}\n          {verdict.problem}"
-    if verdict.skipped:
-        return f"  not checked  {verdict.promise}{on} {verdict.skipped}"
     return f"  holds   {verdict.promise}{on}"
+
+
+def _untried(count: int, reason: str) -> str:
+    return f"  not tried  {_promises(count)} not, because {reason}"
+
+
+def _promises(count: int) -> str:
+    return "1 promise was" if count == 1 else f"{count} promises were"

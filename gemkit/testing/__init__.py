@@ -30,7 +30,7 @@ from gemkit.testing.clause import (  # noqa: E402
 from gemkit.testing.clauses.pruners import Pruner  # noqa: E402
 from gemkit.testing.contract import contract  # noqa: E402
 from gemkit.testing.finding import find_plugin  # noqa: E402
-from gemkit.testing.things import things_in, things_of  # noqa: E402
+from gemkit.testing.things import things_among, things_in, things_of  # noqa: E402
 from gemkit.testing.tiny import CPU, PLAN, tiny_data, tiny_net  # noqa: E402
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "clauses_of_kind",
     "contract",
     "find_plugin",
+    "things_among",
     "things_in",
     "things_of",
     "tiny_data",

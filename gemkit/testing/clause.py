@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis import strategies as st
+from hypothesis.errors import Unsatisfiable
 
 from gemkit.parts import Part
 
@@ -16,19 +18,26 @@ Holds = Callable[[Any, Any], None]
 Draws = Callable[[Any, torch.device], st.SearchStrategy[Any]]
 
 
-class NotCheckedError(Exception):
+class NotTriedError(Exception):
     """Something a clause needs is not here, such as the files of a data set."""
 
 
+class RefusedError(Exception):
+    """A part says in words that a case is not for it; a clause needs others to be tried on."""
+
+
 class Verdict(NamedTuple):
-    """How a thing did on one clause: `problem` is None where it held."""
+    """How a thing did on one clause: `problem` says what broke it, `not_tried` why nobody knows.
+
+    Where both are None it was tried, and held.
+    """
 
     thing: str
     clause: str
     promise: str
     device: str
     problem: str | None
-    skipped: str | None = None
+    not_tried: str | None = None
 
 
 @dataclass(frozen=True)
@@ -42,6 +51,7 @@ class Clause:
     holds: Holds
     examples: int
     on_devices: bool
+    on_files: bool
     applies: Callable[[Any], bool]
 
     def devices(self) -> list[torch.device]:
@@ -49,12 +59,14 @@ class Clause:
         both = self.on_devices and torch.cuda.is_available()
         return [torch.device(name) for name in (("cpu", "cuda") if both else ("cpu",))]
 
-    def check(self, part: object, device: torch.device) -> None:
+    def check(self, part: object, device: torch.device, folder: Path | None = None) -> None:
         """Try the promise; a broken one raises AssertionError with the smallest case that shows it.
 
-        The cases are the same every time, so that a test that passed passes again.
+        The cases are the same every time, so that a test that passed passes again. A clause about
+        files is tried on `folder`. What cannot be tried raises NotTriedError.
         """
         shown: dict[str, Any] = {}
+        cases = st.just(folder) if self.on_files else self.cases(part, device)
 
         @settings(
             max_examples=self.examples,
@@ -65,18 +77,25 @@ class Clause:
             phases=(Phase.generate, Phase.shrink),
             suppress_health_check=list(HealthCheck),
         )
-        @given(case=self.cases(part, device))
+        @given(case=cases)
         def holds(case: object) -> None:
             shown["case"] = case  # hypothesis ends with the smallest one that fails
-            self.holds(part, case)
+            try:
+                self.holds(part, case)
+            except RefusedError as refusal:
+                shown["refusal"] = refusal
+                reject()
 
         try:
             holds()
-        except NotCheckedError:
+        except NotTriedError:
             raise
+        except Unsatisfiable as error:
+            raise NotTriedError(f"it refused every case: {shown.get('refusal')}") from error
         except Exception as error:
             problem = _worded(error)
-            case = f"; smallest case: {_told(shown['case'])}" if shown.get("case") else ""
+            drawn = None if self.on_files else shown.get("case")
+            case = f"; smallest case: {_told(drawn)}" if drawn else ""
             raise AssertionError(f"{self.promise} But {problem}{case}") from error
 
 
@@ -104,16 +123,22 @@ def clause(
     *,
     examples: int = 25,
     on_devices: bool = False,
+    on_files: bool = False,
     applies: Callable[[Any], bool] = lambda part: True,
 ) -> Callable[[Holds], Holds]:
-    """Make a function `(part, case)` a clause; its docstring is the promise."""
+    """Make a function `(part, case)` a clause; its docstring is the promise.
+
+    With `on_files` the case is a folder with the files of data sets, or None where nobody has any.
+    """
 
     def add(holds: Holds) -> Holds:
         promise = " ".join((holds.__doc__ or "").split())
         draws = cases or (lambda part, device: st.none())
         count = examples if cases else 1
         name = holds.__name__.replace("_", "-")
-        CLAUSES.append(Clause(kind, name, promise, draws, holds, count, on_devices, applies))
+        CLAUSES.append(
+            Clause(kind, name, promise, draws, holds, count, on_devices, on_files, applies)
+        )
         return holds
 
     return add
@@ -146,19 +171,19 @@ def title(thing: object) -> str:
     return str(thing)
 
 
-def verdicts(things: Sequence[object]) -> Iterator[Verdict]:
-    """Try every clause of every thing, one after the other."""
+def verdicts(things: Sequence[object], folder: Path | None = None) -> Iterator[Verdict]:
+    """Try every clause of every thing, one after the other; data sets find files in `folder`."""
     for thing in things:
         for one in clauses_of(thing):
             for device in one.devices():
-                yield _verdict(thing, one, device)
+                yield _verdict(thing, one, device, folder)
 
 
-def _verdict(thing: object, one: Clause, device: torch.device) -> Verdict:
+def _verdict(thing: object, one: Clause, device: torch.device, folder: Path | None) -> Verdict:
     told = (title(thing), one.name, one.promise, str(device))
     try:
-        one.check(thing, device)
-    except NotCheckedError as reason:
+        one.check(thing, device, folder)
+    except NotTriedError as reason:
         return Verdict(*told, None, str(reason))
     except AssertionError as error:
         return Verdict(*told, str(error).removeprefix(f"{one.promise} But "))

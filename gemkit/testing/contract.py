@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
 
-from gemkit.testing.clause import Clause, NotCheckedError, clauses_of, title
-from gemkit.testing.things import things_in
+from gemkit.testing.clause import Clause, NotTriedError, clauses_of, title
+from gemkit.testing.things import things_among
+
+Files = Callable[[Path], object]
+"""Writes files into an empty folder."""
 
 
-def contract(*given: object) -> Callable[..., None]:
+def contract(*given: object, files: Files | None = None) -> Callable[..., None]:
     """Return a test that pytest collects: one case for every clause of every part.
 
     Give it part classes (tried with their default fields), parts (with the fields you chose), or
-    a plugin module, which stands for everything its hooks bring, pruners included.
+    a plugin module, which stands for everything its hooks bring, pruners included. A part beside
+    its plugin stands for its class where that cannot be built without you.
 
         test_my_scores = contract(MyScores)
         test_my_scores_with_many_rounds = contract(MyScores(rounds=50))
-        test_the_whole_plugin = contract(my_plugin)
+        test_the_whole_plugin = contract(my_plugin, MyAllocation(shares=(0.5, 0.25)))
+
+    Data sets that are read from disk need files. `files` is called with an empty folder and writes
+    some, as small as may be, where `load` will look for them. Without it they are skipped.
+
+        test_my_data = contract(MyData, files=write_a_few_images)
     """
     cases = [
         pytest.param(thing, one, device, id=_id(thing, one, device))
-        for each in given
-        for thing in things_in(each)
+        for thing in things_among(given)
         for one in clauses_of(thing)
         for device in one.devices()
     ]
@@ -32,14 +43,26 @@ def contract(*given: object) -> Callable[..., None]:
     @pytest.mark.parametrize(("thing", "clause", "device"), cases)
     def keeps_its_contract(thing: object, clause: Clause, device: torch.device) -> None:
         __tracebackhide__ = True
-        try:
-            clause.check(thing, device)
-        except NotCheckedError as reason:
-            pytest.skip(str(reason))
-        except AssertionError as broken:
-            raise AssertionError(f"{title(thing)}: {broken}") from broken.__cause__
+        with _written(files if clause.on_files else None) as folder:
+            try:
+                clause.check(thing, device, folder)
+            except NotTriedError as reason:
+                pytest.skip(str(reason))
+            except AssertionError as broken:
+                raise AssertionError(f"{title(thing)}: {broken}") from broken.__cause__
 
     return keeps_its_contract
+
+
+@contextmanager
+def _written(files: Files | None) -> Iterator[Path | None]:
+    """Make a folder with files in it, for as long as the block lasts."""
+    if files is None:
+        yield None
+        return
+    with TemporaryDirectory() as folder:
+        files(Path(folder))
+        yield Path(folder)
 
 
 def _id(thing: object, one: Clause, device: torch.device) -> str:

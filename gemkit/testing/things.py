@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import ModuleType
 from typing import NamedTuple
@@ -11,9 +11,22 @@ from gemkit.errors import PluginError
 from gemkit.examine import Fault, examine
 from gemkit.parts import Part
 from gemkit.registry import Entry, Registry
-from gemkit.testing.clause import NotCheckedError, clause
+from gemkit.testing.clause import clause
 from gemkit.testing.clauses.pruners import Pruner
 from gemkit.testing.clauses.searching import own_parts
+from gemkit.testing.strategies import from_fields
+
+
+def things_among(given: Sequence[object]) -> Iterator[object]:
+    """Yield the things in all that is given; a part stands for its class, where that needs fields.
+
+    So `[plugin, Part(field=3)]` is the whole plugin, with one part built as its author says.
+    """
+    known = {type(each) for each in given}
+    for each in given:
+        for thing in things_in(each):
+            if not (isinstance(thing, Unbuilt) and thing.cls in known):
+                yield thing
 
 
 def things_in(given: object) -> Iterator[object]:
@@ -47,7 +60,10 @@ class Unbuilt(NamedTuple):
 @clause(Unbuilt)
 def it_can_be_tried(part: Unbuilt, case: None) -> None:
     """Fields without a default give examples, so that the part can be built and tried."""
-    raise NotCheckedError(f"{part} needs {', '.join(part.required)}; give those fields examples")
+    raise AssertionError(
+        f"nobody knows a value for {', '.join(part.required)}; write Field(examples=[...]), or "
+        f"build one yourself, as in contract({part}({part.required[0]}=...))"
+    )
 
 
 def built(cls: type[Part]) -> Part | Unbuilt:
@@ -57,7 +73,7 @@ def built(cls: type[Part]) -> Part | Unbuilt:
     if silent:
         return Unbuilt(cls, silent)
     first = {name: info.examples[0] for name, info in required.items() if info.examples}
-    return cls.model_validate(first)
+    return from_fields(cls, first)
 
 
 def things_of(registry: Registry, plugin: str) -> Iterator[object]:

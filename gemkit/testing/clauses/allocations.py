@@ -12,7 +12,7 @@ from gemkit.parts import Allocation
 from gemkit.selection import Shares, keep_top
 from gemkit.tensors import Tensors, budget, kept, total
 from gemkit.testing.cases import Layers
-from gemkit.testing.clause import clause, require
+from gemkit.testing.clause import RefusedError, clause, require
 from gemkit.testing.strategies import densities, layers, variants
 from gemkit.testing.watch import copied, no_global_randomness, unchanged
 
@@ -30,18 +30,16 @@ def unranked(part: Allocation, device: torch.device) -> st.SearchStrategy[Alloca
     return st.tuples(variants(part), odd, densities())
 
 
-def shared(part: Allocation, importance: Tensors, alive: Tensors, density: float) -> Shares | None:
-    """Share the budget; None where the allocation says that it does not suit these layers."""
+def shared(part: Allocation, importance: Tensors, alive: Tensors, density: float) -> Shares:
+    """Share the budget; layers that the allocation refuses in words are no case for it."""
     try:
         return part.keep(importance, alive, density)
-    except FitError:
-        return None
+    except FitError as error:
+        raise RefusedError(str(error)) from error
 
 
-def problem_of(shares: Shares | None, alive: Tensors, density: float) -> str | None:
-    """Say what is wrong with shares, if there are any and anything is."""
-    if shares is None:
-        return None
+def problem_of(shares: Shares, alive: Tensors, density: float) -> str | None:
+    """Say what is wrong with shares, if anything is."""
     named = sorted(chain.from_iterable(shares))
     if named != sorted(alive):
         return f"the layers are {list(alive)}, and the groups {list(shares)}"
@@ -98,8 +96,6 @@ def importance_that_cannot_be_ranked_is_no_surprise(part: Allocation, case: Allo
         shares = shared(part, importance, alive, density)
         problem = problem_of(shares, alive, density)
         require(problem is None, str(problem))
-        if shares is None:
-            return
         keep_top(importance, alive, shares)
     except ImportanceError:
         return

@@ -11,7 +11,7 @@ from gemkit.errors import GemkitError
 from gemkit.lab import Lab
 from gemkit.parts import SanityCheck
 from gemkit.plan import Plan
-from gemkit.testing.clause import NotCheckedError, clause, require
+from gemkit.testing.clause import NotTriedError, clause, require
 from gemkit.testing.clauses.searching import DENSITY, own_parts
 from gemkit.testing.tiny import CPU, fresh_net, tiny_data
 from gemkit.testing.watch import at_global_seed, no_global_randomness, same_everywhere
@@ -52,7 +52,7 @@ def found(part: SanityCheck, seed: int) -> Checked:
             reason = str(error)
             continue
         return Checked(lab.search(), lab)
-    raise NotCheckedError(f"it suits none of the pruners it was tried with: {reason}")
+    raise NotTriedError(f"it suits none of the pruners it was tried with: {reason}")
 
 
 @clause(SanityCheck, any_seed, examples=3)

@@ -8,7 +8,7 @@ from torch import nn
 from gemkit.errors import GemkitError
 from gemkit.parts import ModelPart
 from gemkit.tensors import parameters_of, prunable_names
-from gemkit.testing.clause import NotCheckedError, clause, require
+from gemkit.testing.clause import NotTriedError, clause, require
 from gemkit.testing.watch import same_everywhere, state_of
 
 SHAPES = ((3, 32, 32), (1, 8, 8), (3, 8, 8), (1, 28, 28), (3, 64, 64), (3, 224, 224))
@@ -32,7 +32,7 @@ def first_that_fits(part: ModelPart) -> tuple[nn.Module, torch.Tensor]:
             reason = str(error)
             continue
         return model, torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
-    raise NotCheckedError(f"it takes images of none of the usual shapes: {reason}")
+    raise NotTriedError(f"it takes images of none of the usual shapes: {reason}")
 
 
 @clause(ModelPart)

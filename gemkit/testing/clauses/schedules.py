@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gemkit.errors import FitError
 from gemkit.parts import Freeze, FreezeSchedule
-from gemkit.testing.clause import clause, require
+from gemkit.testing.clause import RefusedError, clause, require
 from gemkit.testing.strategies import densities, variants
 
 STEPS = 7
@@ -21,12 +21,12 @@ def lengths(part: FreezeSchedule, device: torch.device) -> st.SearchStrategy[Tim
 
 
 def freezes_of(case: Timed) -> list[Freeze]:
-    """List the freezes, none where the schedule says that there are too few epochs."""
+    """List the freezes; a task that the schedule refuses in words is no case for it."""
     part, target, epochs = case
     try:
         return part.freezes(target, epochs, STEPS)
-    except FitError:
-        return []
+    except FitError as error:
+        raise RefusedError(str(error)) from error
 
 
 @clause(FreezeSchedule)

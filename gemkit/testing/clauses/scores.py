@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import reject
 from hypothesis import strategies as st
 
 from gemkit.errors import ImportanceError
@@ -11,7 +10,7 @@ from gemkit.parts import LearnedScores, Scores
 from gemkit.probe import Probe, Wanted
 from gemkit.tensors import Tensors, generator
 from gemkit.testing.cases import Network
-from gemkit.testing.clause import clause, require
+from gemkit.testing.clause import RefusedError, clause, require
 from gemkit.testing.strategies import networks
 from gemkit.testing.watch import (
     at_global_seed,
@@ -44,8 +43,8 @@ def measured(part: Scores, probe: Probe) -> Tensors:
     """Measure; a network that the scores refuse in words is no case for them."""
     try:
         return part.importance(probe)
-    except ImportanceError:
-        reject()
+    except ImportanceError as error:
+        raise RefusedError(str(error)) from error
 
 
 @clause(Scores)
