@@ -168,6 +168,12 @@ def test_a_part_that_nobody_can_build_does_not_conform(gemkit, tmp_path):
     assert "holds" not in result.stdout
 
 
+def test_names_to_choose_from_are_told_once(gemkit, install):
+    install("size", "size", SOUND.format(name="size"))
+    result = gemkit("check-plugin", "xyz")
+    assert result.stderr.count("size") == 1
+
+
 def test_without_hypothesis_the_kit_says_what_to_install(tmp_path):
     code = (
         "import sys; sys.modules['hypothesis'] = None\n"

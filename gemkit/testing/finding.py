@@ -44,7 +44,7 @@ def _from_distribution(text: str) -> Found:
         name for name, owner in owners.items() if _normal(text) in {_normal(name), _normal(owner)}
     ]
     if not names:
-        known = [*owners, *filter(None, owners.values())]
+        known = {*owners, *filter(None, owners.values())}
         raise UnknownNameError(
             f"no installed plugin or distribution is called '{text}'"
             + (did_you_mean(text, known) or "; no plugins are installed")
