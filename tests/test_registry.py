@@ -5,7 +5,7 @@ from typing import ClassVar
 import pytest
 from pydantic import Field, model_validator
 
-from gemkit.errors import GemkitError, OptionError, UnknownNameError
+from gemkit.errors import GemkitError, OptionError, UnknownNameError, did_you_mean
 from gemkit.parts import Regularizer
 from gemkit.plugins import load_plugins
 from gemkit.recipe import ROLES
@@ -80,6 +80,22 @@ def test_an_unknown_name_suggests_the_closest(registry):
     assert said.startswith("unknown pruner 'gem_minor'; did you mean 'gem_miner'")
     said = message(registry.part, "rounding", "open", error=UnknownNameError)
     assert said == "unknown kind of part 'rounding'; did you mean 'roundings'?"
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "words"),
+    [
+        ("adam", ["random", "magnitude"], "; there is magnitude, random"),
+        ("magic", ["magnitude"], "; there is magnitude"),
+        ("opne", ["open", "topk"], "; did you mean 'open'?"),
+        ("gem", ["gem_miner", "random"], "; did you mean 'gem_miner'?"),
+        ("", ["snip", "random"], "; there is random, snip"),
+        ("resnet-18", ["resnet18", "vgg"], "; did you mean 'resnet18'?"),
+        ("adam", [f"random{number}" for number in range(50)], ""),
+    ],
+)
+def test_only_close_names_are_suggested_and_else_they_are_listed(name, known, words):
+    assert did_you_mean(name, known) == words
 
 
 def test_an_unknown_name_mentions_the_plugins_that_were_refused():
