@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from gemkit.collapse import CollapsePolicy, empty_layers, is_cut, keep_one
+from gemkit.compose import needs_training
 from gemkit.drawing import draw
 from gemkit.errors import CollapseError, ImportanceError, OptionError, did_you_mean
 from gemkit.events import Collapsed, Froze
@@ -218,21 +219,27 @@ class Freezer:
     def _refuse_nothing(self, step: int, mask: Tensors) -> None:
         """Stop, whatever the policy, when nothing is kept at all: no gradient can bring it back."""
         if kept(mask) == 0:
-            message = f"collapse at step {step}: no weight of the network is kept"
-            self.phase.tell(Collapsed(step, tuple(mask), message))
             raise CollapseError(
-                f"{message}, and no gradient is left to bring one back; raise the density, or "
-                f"lower regularizer.weight or the learning rate"
+                f"collapse at step {step}: no weight of the network is kept, and no gradient is "
+                f"left to bring one back; {' or '.join(remedies(self.recipe))}"
             )
 
     def _collapse(self, step: int, layers: tuple[str, ...], what: str) -> None:
+        """Stop, or say it and go on: an error is an event of its own, and told once."""
         message = f"collapse at step {step}: {what}"
-        self.phase.tell(Collapsed(step, layers, message))
         if self.on_collapse == "error":
-            raise CollapseError(f"{message}; {_WAY_OUT}")
+            ways = [*remedies(self.recipe), "go on anyway with --on-collapse warn or keep-one"]
+            raise CollapseError(f"{message}; {', or '.join(ways)}")
+        self.phase.tell(Collapsed(step, layers, message))
 
 
-_WAY_OUT = (
-    "raise the density, lower regularizer.weight or the learning rate, choose allocation 'erk' or "
-    "'uniform', or go on anyway with --on-collapse warn or keep-one"
-)
+def remedies(recipe: Recipe) -> list[str]:
+    """List what helps against collapse, of that which this recipe has."""
+    ways = ["raise the density"]
+    if getattr(recipe.regularizer, "weight", 0) != 0:
+        ways.append("lower regularizer.weight")
+    if needs_training(recipe):
+        ways.append("lower the learning rate")
+    if recipe.allocation.name == "global":
+        ways.append("choose allocation 'erk' or 'uniform'")
+    return ways

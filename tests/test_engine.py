@@ -21,7 +21,7 @@ from gemkit.data.embedded import Digits
 from gemkit.engine import finetune_plan, search_plan
 from gemkit.errors import CollapseError, FitError, OptionError, TrainingError
 from gemkit.events import Collapsed, EpochEnded, Froze, Noted, PhaseStarted, StepEnded
-from gemkit.freezing import Freezer
+from gemkit.freezing import Freezer, remedies
 from gemkit.masking import MaskedNet
 from gemkit.phase import Phase
 from gemkit.scored import ScoredNet
@@ -227,6 +227,38 @@ def collapse_half(policy, events):
 def test_an_empty_layer_is_an_error_that_names_it():
     with pytest.raises(CollapseError, match=r"8\.weight lost every weight.*--on-collapse"):
         collapse_half("error", [])
+
+
+def test_a_collapse_that_stops_the_search_is_told_once_by_the_error():
+    events = []
+    with pytest.raises(CollapseError):
+        collapse_half("error", events)
+    assert not [event for event in events if isinstance(event, Collapsed)]
+
+
+ADVICE = [
+    ("magnitude", {}, ["raise the density", "choose allocation 'erk' or 'uniform'"]),
+    ("magnitude", {"allocation": "erk"}, ["raise the density"]),
+    (
+        "gem_miner",
+        {},
+        [
+            "raise the density",
+            "lower regularizer.weight",
+            "lower the learning rate",
+            "choose allocation 'erk' or 'uniform'",
+        ],
+    ),
+    ("gem_miner", {"regularizer": "none", "allocation": "uniform"}, ["raise", "lower the learn"]),
+    ("edge_popup", {"allocation": "uniform"}, ["raise the density", "lower the learning rate"]),
+]
+
+
+@pytest.mark.parametrize(("pruner", "parts", "advice"), ADVICE)
+def test_advice_against_collapse_is_about_what_the_recipe_has(pruner, parts, advice):
+    found = remedies(load_plugins(only=()).recipe(pruner, parts=parts))
+    assert len(found) == len(advice)
+    assert all(one.startswith(start) for one, start in zip(found, advice, strict=True))
 
 
 def test_an_empty_layer_is_only_told_under_warn():
