@@ -100,12 +100,13 @@ def importance(
     """Return what a score assigns to every prunable weight of your model; higher = keep.
 
     Args:
-        scores: a scores part, or its registered name with `fields` as its options.
+        scores: a scores part that measures, or its registered name with `fields` as its options.
+            Learned scores are refused: only a search makes more of them than chance.
         model: any `nn.Module`; it is left exactly as it was.
         batches: (images, labels) pairs, all of which are used, in order.
         alive: masks of what is still in the network; the rest counts as zero.
         density: what would be kept, for the few scores that depend on it.
-        seed: for scores that draw random numbers, and for the first values of learned ones.
+        seed: for scores that draw random numbers.
         fields: options of the part when it is given by name.
     """
     if isinstance(scores, str):
@@ -114,20 +115,22 @@ def importance(
         scores = part
     elif fields:
         raise OptionError(f"give options inside the part: {type(scores).__name__}(...)")
+    if isinstance(scores, LearnedScores):
+        raise ImportanceError(
+            f"scores '{scores.name}' are learned: until a search has trained them they are drawn "
+            "by chance, and say nothing about a network; use gemkit.search, or scores that measure"
+        )
     parameters = parameters_of(model, prunable_names(model))
     dense = {name: parameter.detach() for name, parameter in parameters.items()}
     masks = _all_alive(dense, alive)
     weights = {name: weight * masks[name] for name, weight in dense.items()}
-    rng = generator(seed, "importance")
-    raw = scores.init(weights, rng) if isinstance(scores, LearnedScores) else {}
     device = next(iter(weights.values())).device
     probe = Probe(
         model=model,
         weights=weights,
         alive=masks,
         batches=[(images.to(device), labels.to(device)) for images, labels in batches],
-        rng=rng,
-        scores={name: score.to(device) for name, score in raw.items()},
+        rng=generator(seed, "importance"),
         shape=tuple(batches[0][0].shape[1:]) if batches else None,
         density=density,
     )

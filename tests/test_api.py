@@ -125,6 +125,12 @@ def test_mistakes_in_python_get_the_same_clear_errors():
         search("gem_minr", model, tiny_data(), runtime=CPU)
 
 
+@pytest.mark.parametrize("name", ["uniform", "popup"])
+def test_learned_scores_say_nothing_before_a_search(name):
+    with pytest.raises(ImportanceError, match=f"'{name}' are learned.*use gemkit.search"):
+        importance(name, tiny_net(), batches())
+
+
 def test_a_ticket_records_the_plan_and_what_brought_its_parts(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(PLUGIN)
