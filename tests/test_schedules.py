@@ -18,6 +18,7 @@ from gemkit.builtin.schedules import (
     Once,
     SteppedSchedule,
 )
+from gemkit.compose import misfits
 from gemkit.errors import FitError
 
 SCHEDULES = {name: entry.thing for name, entry in load_plugins().parts["schedules"].items()}
@@ -28,7 +29,7 @@ SCHEDULES = {name: entry.thing for name, entry in load_plugins().parts["schedule
 def test_every_schedule_is_finite_never_rises_and_ends_at_the_target(name, data):
     fields = data.draw(field_values(SCHEDULES[name]))
     if fields.get("rounds"):
-        fields["rounds"] = 1 + fields["rounds"] % 300
+        fields = {"rounds": 1 + fields["rounds"] % 300}  # which none of the others goes with
     schedule = SCHEDULES[name].model_validate(fields)
     target = data.draw(st.floats(1e-4, 1.0))
     epochs = schedule.round_epochs or data.draw(st.integers(0, 400))
@@ -150,6 +151,24 @@ def test_once_and_constant_freeze_a_single_time():
     assert Once().freezes(0.3, 10, 5) == [(0, 0.3)]
     assert Once(after=0.5).freezes(0.3, 10, 5) == [(25, 0.3)]
     assert Constant().freezes(0.3, 10, 5) == [(0, 0.3)]
+
+
+CONTRADICTIONS = [
+    (Exponential(rounds=3, every=5), "schedule.every=5"),
+    (Exponential(rounds=3, timing="paper"), "schedule.timing=paper"),
+    (Cubic(rounds=3, start=0.5, end=0.9), r"schedule.start=0.5 and schedule.end=0.9"),
+    (Linear(rounds=1, every=1), "schedule.every=1"),
+]
+
+
+@pytest.mark.parametrize(("schedule", "idle"), CONTRADICTIONS)
+def test_fields_that_rounds_would_leave_without_effect_are_refused(schedule, idle):
+    with pytest.raises(FitError, match=f"schedule.rounds={schedule.rounds} .*{idle} would have no"):
+        schedule.freezes(0.1, 30, 7)
+    recipe = load_plugins(only=()).recipe("synflow").model_copy(update={"schedule": schedule})
+    assert [
+        problem for problem in misfits(recipe, epochs=30, density=0.1) if "no effect" in problem
+    ]
 
 
 def test_rounds_follow_each_other_before_any_training():

@@ -52,7 +52,7 @@ class SteppedSchedule(FreezeSchedule):
     rounds: int | None = Field(
         default=None,
         ge=1,
-        description="instead: this many freezes in a row before any training",
+        description="instead of all other fields: so many freezes in a row before any training",
     )
 
     @property
@@ -70,6 +70,7 @@ class SteppedSchedule(FreezeSchedule):
 
     def freezes(self, target: float, epochs: int, steps_per_epoch: int) -> list[Freeze]:
         """Walk down the curve, ending at the target exactly."""
+        self._refuse_contradictions()
         moments = [0] * self.rounds if self.rounds else self.moments(epochs)
         if not moments:
             raise FitError(
@@ -83,6 +84,20 @@ class SteppedSchedule(FreezeSchedule):
             Freeze(epoch * steps_per_epoch, density)
             for epoch, density in zip(moments, densities, strict=True)
         ]
+
+    def _refuse_contradictions(self) -> None:
+        """Refuse fields that would have no effect, because `rounds` comes before all training."""
+        fields = type(self).model_fields
+        idle = [
+            f"schedule.{name}={getattr(self, name)}"
+            for name, info in fields.items()
+            if name != "rounds" and getattr(self, name) != info.default
+        ]
+        if self.rounds is not None and idle:
+            raise FitError(
+                f"schedule.rounds={self.rounds} freezes before any training, where "
+                f"{' and '.join(idle)} would have no effect; leave out one or the other"
+            )
 
 
 class Exponential(SteppedSchedule):
