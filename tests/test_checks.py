@@ -14,7 +14,7 @@ from gemkit import MeasuredScores
 from gemkit.builtin import checks, search_checks
 from gemkit.builtin.checks import permuted
 from gemkit.checks import fair_control
-from gemkit.errors import CheckError, CollapseError, ImportanceError, UnknownNameError
+from gemkit.errors import CheckError, CollapseError, FitError, ImportanceError, UnknownNameError
 from gemkit.freezing import negated
 from gemkit.lab import Lab
 from gemkit.tensors import budget, kept
@@ -226,6 +226,27 @@ def test_a_random_ticket_may_have_the_counts_of_any_allocation(name, allocation)
     assert counts(other) == list(shares.values())
     assert counts(other) != counts(ticket), "the search itself shares otherwise"
     assert other.kept == ticket.kept
+
+
+@pytest.mark.parametrize(
+    ("name", "allocation"),
+    [("uniform_random", "uniform"), ("erk", "erk"), ("smart_ratio", "smart_ratio")],
+)
+def test_a_name_of_its_own_makes_the_very_same_random_ticket(name, allocation):
+    lab = lab_of("random")
+    same = control(f"random_ticket:{allocation}", BUILT, lab)
+    assert control(name, BUILT, lab) == same
+    assert not type(REGISTRY.build("checks", name)).model_fields
+
+
+def test_an_allocation_is_asked_for_shares_at_the_density_the_recipe_insists_on():
+    """Smart Ratio has none for so few weights."""
+    lab = lab_of("random", density=0.3)
+    fixed = replace(lab, recipe=lab.recipe.model_copy(update={"density": 0.001}))
+    for name in ("smart_ratio", "random_ticket:smart_ratio"):
+        REGISTRY.build("checks", name).check_fit(lab)
+        with pytest.raises(FitError, match=r"density 0\.001 keeps"):
+            REGISTRY.build("checks", name).check_fit(fixed)
 
 
 def test_an_unknown_allocation_is_told_before_anything_is_computed():

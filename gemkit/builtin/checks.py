@@ -123,10 +123,15 @@ class RandomTicket(SanityCheck):
     allocation: str = Field(description="how layers share the count")
 
     def check_fit(self, lab: Lab) -> None:
-        """Refuse an allocation that nobody registered, or that has no shares for this network."""
+        """Refuse an allocation that nobody registered, or that has no shares for this network.
+
+        Asked at the density the search aims at. A ticket may turn out sparser, and then `control`
+        finds out whether the allocation has shares for that.
+        """
         weights = lab.first_weights(lab.recipe.init)
         everything = {name: torch.ones_like(weight) for name, weight in weights.items()}
-        lab.allocation(self.allocation).keep(weights, everything, lab.density)
+        density = lab.recipe.density or lab.density
+        lab.allocation(self.allocation).keep(weights, everything, density)
 
     def control(self, ticket: Ticket, lab: Lab) -> Ticket:
         """Draw a mask with the allocation's counts, and weights for it."""
@@ -136,31 +141,39 @@ class RandomTicket(SanityCheck):
         return _random_ticket(ticket, lab, self.name, shares)
 
 
-class UniformRandom(RandomTicket):
-    """A random ticket with the same density in every layer."""
+class NamedRandomTicket(SanityCheck):
+    """A random ticket that people know by a name of its own: `random_ticket` with this rule."""
+
+    rule: ClassVar[str]
+
+    def check_fit(self, lab: Lab) -> None:
+        """Refuse what `random_ticket` refuses."""
+        RandomTicket(allocation=self.rule).check_fit(lab)
+
+    def control(self, ticket: Ticket, lab: Lab) -> Ticket:
+        """Draw what `random_ticket` draws."""
+        return RandomTicket(allocation=self.rule).control(ticket, lab)
+
+
+class UniformRandom(NamedRandomTicket):
+    """A random ticket with the same density in every layer: random_ticket:uniform."""
 
     name = "uniform_random"
-    argument = None
-
-    allocation: str = Field(default="uniform", description="how layers share the count")
+    rule = "uniform"
 
 
-class ErkRandom(RandomTicket):
-    """A random ticket with Erdős–Rényi densities: more in small and narrow layers."""
+class ErkRandom(NamedRandomTicket):
+    """A random ticket with Erdős–Rényi densities, more in small and narrow layers."""
 
     name = "erk"
-    argument = None
-
-    allocation: str = Field(default="erk", description="how layers share the count")
+    rule = "erk"
 
 
-class SmartRatioRandom(RandomTicket):
+class SmartRatioRandom(NamedRandomTicket):
     """A random ticket with the densities of Smart Ratio: fewer towards the output."""
 
     name = "smart_ratio"
-    argument = None
-
-    allocation: str = Field(default="smart_ratio", description="how layers share the count")
+    rule = "smart_ratio"
 
 
 # --- drawing -------------------------------------------------------------------------------------
