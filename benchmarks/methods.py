@@ -53,10 +53,10 @@ class Protocol(NamedTuple):
 
 
 def protocols(images: Path | None) -> dict[str, Protocol]:
-    cifar = {"name": "imagefolder", "path": str(images), "limit": 5_000, "size": 16}
+    cifar = {"name": "imagefolder", "path": str(images), "limit": 2_500, "size": 16}
     return {
         "digits": Protocol("conv4", {"name": "digits"}, 30, 30, 64, seeds=3),
-        "cifar10": Protocol("resnet20", cifar, 10, 10, 128, seeds=1),
+        "cifar10": Protocol("resnet20", cifar, 8, 8, 64, seeds=1),
     }
 
 
