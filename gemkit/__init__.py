@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gemkit.api import importance, search, select
+    from gemkit.compaction import compact
     from gemkit.data.source import Data
     from gemkit.engine import evaluate, finetune
     from gemkit.errors import GemkitError
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "gemkit.api": ("importance", "search", "select"),
+    "gemkit.compaction": ("compact",),
     "gemkit.data.source": ("Data",),
     "gemkit.engine": ("evaluate", "finetune"),
     "gemkit.errors": ("GemkitError",),
@@ -98,6 +100,7 @@ __all__ = [
     "Tensors",
     "Ticket",
     "Wanted",
+    "compact",
     "evaluate",
     "finetune",
     "hookimpl",

@@ -44,6 +44,10 @@ class TicketError(GemkitError):
     """A ticket file that is damaged, foreign, or does not belong to this model."""
 
 
+class CompactionError(GemkitError):
+    """A network that cannot be made smaller in a way that is proved to change nothing."""
+
+
 class ModelError(GemkitError):
     """A network that cannot be built, or weights that do not fit it."""
 

@@ -33,6 +33,7 @@ ROWS = [
     ["engine"],
     ["hookspecs"],
     ["builtin", "methods", "models", "data"],
+    ["compaction"],
     ["options", "registry"],
     ["lab", "checks"],
     ["examine", "examine_part", "plugins", "provenance"],

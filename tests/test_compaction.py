@@ -1,0 +1,321 @@
+"""A compact network is the same function: in float64 to 1e-10, on every architecture."""
+
+import pytest
+import timm
+import torch
+from compacting import SHAPE, error_of, images, info, lived_, size, ticket_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+
+from gemkit import load_plugins
+from gemkit.compaction import compact
+from gemkit.compaction.layers import Product
+from gemkit.errors import CompactionError
+from gemkit.ticket import Ticket
+
+REGISTRY = load_plugins(only=[])
+BUILT_IN = {
+    "conv4": {},
+    "lenet300": {"bias": True},
+    "lenet5": {"bias": True},
+    "mobilenet_v2": {"width": 8},
+    "resnet18": {"width": 8},
+    "resnet20": {"width": 8},
+    "vgg16": {"width": 8},
+    "wide_resnet28_2": {"width": 4},
+}
+FROM_TIMM = {
+    "convnext_atto": (3, 32, 32),
+    "mobilenetv3_small_050": (3, 32, 32),
+    "resnet18": (3, 32, 32),
+    "resnet26": (3, 32, 32),
+    "vit_tiny_patch16_224": (3, 16, 16),
+}
+SMALLER = {
+    "convnext_atto": {"depths": (1, 1, 1, 1), "dims": (8, 16, 24, 32)},
+    "vit_tiny_patch16_224": {"img_size": 16, "patch_size": 8, "embed_dim": 24, "depth": 2},
+}
+
+
+def built_in(name, **fields):
+    shape = (3, 32, 32) if name in {"vgg16", "lenet5"} else SHAPE
+    torch.manual_seed(0)
+    part = REGISTRY.build("models", name, {**BUILT_IN[name], **fields})
+    return lived_(part.build(shape, 10).double()), shape
+
+
+@pytest.mark.parametrize("density", [0.05, 0.01])
+@pytest.mark.parametrize("name", sorted(BUILT_IN))
+def test_a_built_in_network_is_the_same_function_and_smaller(name, density):
+    model, shape = built_in(name)
+    ticket = ticket_of(model, density, shape=shape)
+    error, small = error_of(model, ticket, shape)
+    assert error < 1e-10
+    assert size(small.model) < size(model)
+    assert small.untouched == []
+
+
+@pytest.mark.parametrize("name", ["conv4", "mobilenet_v2", "resnet18", "resnet20"])
+def test_so_it_is_with_biases_and_norms_that_learn(name):
+    model, shape = built_in(name, bias=True, bn="affine")
+    error, small = error_of(model, ticket_of(model, 0.05, shape=shape), shape)
+    assert error < 1e-10
+    assert size(small.model) < size(model)
+    assert small.carried > 0
+
+
+@pytest.mark.parametrize("name", sorted(FROM_TIMM))
+def test_a_timm_network_is_the_same_function_and_smaller(name):
+    torch.manual_seed(0)
+    made = timm.create_model(name, num_classes=10, **SMALLER.get(name, {}))
+    model, shape = lived_(made.double()), FROM_TIMM[name]
+    error, small = error_of(model, ticket_of(model, 0.02, shape=shape), shape)
+    assert error < 1e-10
+    assert size(small.model) < size(model)
+
+
+# --- networks drawn at random --------------------------------------------------------------------
+
+
+class Drawn(nn.Module):
+    """A few blocks, each one of the ways in which channels can meet."""
+
+    def __init__(self, kinds, width, *, affine, bias, padding, act):
+        super().__init__()
+        self.kinds, self.act = kinds, act
+        edge = {"padding": padding, "padding_mode": "circular" if padding == 2 else "zeros"}
+        self.stem = nn.Conv2d(3, width, 3, bias=bias, **edge)
+        self.convs, self.norms = nn.ModuleList(), nn.ModuleList()
+        for kind in kinds:
+            inputs = 2 * width if kind == "stack" else width
+            groups = {"depthwise": width, "grouped": 2}.get(kind, 1)
+            size = 1 if kind in {"residual", "gate", "stack"} else 3
+            own = {**edge, "padding": 0} if size == 1 else edge
+            self.convs.append(nn.Conv2d(inputs, width, size, groups=groups, bias=bias, **own))
+            self.norms.append(nn.BatchNorm2d(width, affine=affine))
+        self.head = nn.Linear(4 * width, 5, bias=bias)
+
+    def forward(self, x):
+        x = self.act(self.stem(x))
+        for kind, conv, norm in zip(self.kinds, self.convs, self.norms, strict=True):
+            y = norm(conv(torch.cat([x, x * 0.5], 1) if kind == "stack" else x))
+            if kind == "residual":
+                x = self.act(x + y)
+            elif kind == "gate":
+                x = x * torch.sigmoid(y.mean((2, 3), keepdim=True))
+            else:
+                x = F.max_pool2d(self.act(y), 2, stride=1)
+        return self.head(F.adaptive_avg_pool2d(x, 2).flatten(1))
+
+
+KINDS = ["plain", "residual", "depthwise", "grouped", "gate", "stack"]
+networks = st.builds(
+    Drawn,
+    kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=4),
+    width=st.sampled_from([4, 6]),
+    affine=st.booleans(),
+    bias=st.booleans(),
+    padding=st.sampled_from([0, 1, 2]),
+    act=st.sampled_from([F.relu, F.silu, torch.sigmoid]),
+)
+
+
+@given(networks, st.sampled_from([0.0, 0.05, 0.1, 0.2, 0.5]), st.integers(0, 1000))
+@settings(max_examples=60)
+def test_any_network_is_the_same_function(model, density, seed):
+    model = lived_(model.double(), seed)
+    shape = (3, 16, 16)
+    error, _ = error_of(model, ticket_of(model, density, shape=shape, seed=seed), shape)
+    assert error < 1e-10
+
+
+# --- what goes, what is carried on, what stays ---------------------------------------------------
+
+
+def chain(padding, *, shift=1.5):
+    """Two convolutions; the first one's channels 1 and 2 are still, with shifts from the norm."""
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3, bias=False),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Conv2d(4, 2, 3, padding=padding, bias=False),
+        nn.Flatten(),
+        nn.Linear(2 * (4 + 2 * padding) ** 2, 2, bias=False),
+    ).double()
+    model[1].bias.data = torch.tensor([0.1, shift, 2 * shift, 0.2]).double()
+    ticket = Ticket(
+        {
+            name: torch.ones_like(p, dtype=torch.bool)
+            for name, p in model.named_parameters()
+            if p.ndim > 1
+        },
+        model.state_dict(),
+        info(),
+    )
+    ticket.mask["0.weight"][1:3] = False
+    return model, ticket
+
+
+def test_what_is_still_goes_into_the_bias_where_images_have_no_edge():
+    model, ticket = chain(padding=0)
+    error, small = error_of(model, ticket)
+    assert error < 1e-10
+    assert small.model[0].out_channels == small.model[3].in_channels == 2
+    assert small.model[3].bias is not None
+    assert small.carried == 1
+
+
+def test_one_still_channel_stands_for_all_where_zeros_are_put_around_images():
+    model, ticket = chain(padding=1)
+    error, small = error_of(model, ticket)
+    assert error < 1e-10
+    assert small.model[0].out_channels == small.model[3].in_channels == 3
+    assert small.model[3].bias is None
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+def test_channels_that_are_zero_just_go(padding):
+    model, ticket = chain(padding, shift=-1.0)  # ReLU makes them zero
+    error, small = error_of(model, ticket)
+    assert error < 1e-10
+    assert (small.model[3].in_channels, small.carried) == (2, 0)
+
+
+def test_channels_that_nobody_reads_go_with_all_that_only_they_need():
+    model, ticket = chain(padding=1)
+    ticket.mask["0.weight"][:] = True
+    ticket.mask["3.weight"][:, 1:] = False
+    error, small = error_of(model, ticket)
+    assert error < 1e-10
+    assert small.model[0].weight.shape == (1, 3, 3, 3)
+    assert small.model[1].num_features == 1
+
+
+def test_whatever_is_forgotten_is_noticed(monkeypatch):
+    """Numbers not carried on, or an edge not seen: the result is compared before it is given."""
+    model, ticket = chain(padding=0)
+    with monkeypatch.context() as forgetful:
+        forgetful.setattr(Product, "folded", lambda *_: {})
+        with pytest.raises(CompactionError, match="other outputs"):
+            compact(ticket, model)
+    model, ticket = chain(padding=1)
+    monkeypatch.setattr("gemkit.compaction.layers._padded", lambda _: False)
+    with pytest.raises(CompactionError, match="other outputs"):
+        compact(ticket, model)
+
+
+def test_a_dead_branch_leaves_one_channel_for_there_are_no_empty_layers():
+    model, ticket = chain(padding=1)
+    ticket.mask["0.weight"][:] = False
+    error, small = error_of(model, ticket)
+    assert error < 1e-10
+    assert small.model[0].out_channels == 1
+
+
+def test_the_model_and_the_ticket_stay_as_they_are():
+    model, ticket = chain(padding=0)
+    before, digest = {n: t.clone() for n, t in model.state_dict().items()}, ticket.digest()
+    compact(ticket, model)
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert ticket.digest() == digest
+
+
+# --- what is not understood ----------------------------------------------------------------------
+
+
+class Mixing(nn.Module):
+    """Sorts channels, which nobody can follow, between two layers that can be."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Conv2d(3, 6, 1), nn.Conv2d(6, 6, 1)
+        self.three, self.head = nn.Conv2d(6, 6, 1), nn.Linear(6, 2)
+
+    def forward(self, x):
+        x = self.two(self.one(x).relu()).sort(dim=1).values
+        return self.head(self.three(x).mean((2, 3)))
+
+
+def test_around_a_step_that_is_not_understood_everything_stays():
+    torch.manual_seed(0)
+    model = lived_(Mixing().double())
+    error, small = error_of(model, ticket_of(model, 0.1))
+    assert error < 1e-10
+    assert small.untouched == ["sort"]
+    assert small.model.two.out_channels == small.model.three.in_channels == 6
+    assert small.model.one.out_channels < 6
+
+
+class Twice(nn.Module):
+    """Uses a layer twice, so that it cannot be cut for one of the uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.same, self.head = nn.Linear(192, 6), nn.Linear(6, 6), nn.Linear(6, 2)
+
+    def forward(self, x):
+        x = self.one(x.flatten(1))
+        return self.head(self.same(self.same(x).relu()).relu())
+
+
+def test_a_layer_that_is_used_twice_stays_whole():
+    torch.manual_seed(0)
+    model = lived_(Twice().double())
+    error, small = error_of(model, ticket_of(model, 0.1))
+    assert error < 1e-10
+    assert small.model.same.weight.shape == (6, 6)
+
+
+def test_tied_weights_stay_whole():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(192, 6), nn.Linear(6, 6), nn.Linear(6, 6)
+    ).double()
+    model[3].weight = model[2].weight
+    error, small = error_of(model, ticket_of(model, 0.1))
+    assert error < 1e-10
+    assert small.model[3].weight.shape == (6, 6)
+
+
+class Fork(nn.Module):
+    """Decides by what it sees, which no graph can tell."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(192, 2)
+
+    def forward(self, x):
+        return self.head(x.flatten(1)) if x.sum() > 0 else x.flatten(1)[:, :2]
+
+
+def test_a_forward_pass_that_cannot_be_followed_is_refused_in_one_sentence():
+    model = Fork().double()
+    with pytest.raises(CompactionError, match="forward pass of Fork cannot be followed"):
+        compact(ticket_of(model, 0.5), model)
+
+
+def test_a_part_that_cannot_be_followed_stays_and_the_rest_is_compacted():
+    torch.manual_seed(0)
+
+    class Inner(Fork):
+        def forward(self, x):
+            return x if x.sum() > 0 else -x
+
+    model = nn.Sequential(
+        nn.Conv2d(3, 6, 1), nn.Conv2d(6, 6, 1), Inner(), nn.Flatten(), nn.Linear(384, 2)
+    )
+    model = lived_(model.double())
+    error, small = error_of(model, ticket_of(model, 0.1))
+    assert error < 1e-10
+    assert size(small.model) < size(model)
+
+
+def test_a_ticket_that_does_not_know_its_images_asks_for_their_shape():
+    model, ticket = chain(padding=0)
+    ticket = ticket.with_info(shape=None)
+    with pytest.raises(CompactionError, match="give shape="):
+        compact(ticket, model)
+    small = compact(ticket, model, shape=SHAPE)
+    assert small.model(images()).shape == (3, 2)
