@@ -13,6 +13,7 @@ from gemkit.cli.check import check
 from gemkit.cli.listing import parts, plugins, show
 from gemkit.cli.ratios import ratios
 from gemkit.cli.run import run
+from gemkit.cli.speed import bench, compact
 from gemkit.cli.tickets import evaluate, finetune, ticket
 from gemkit.errors import GemkitError
 
@@ -86,7 +87,7 @@ def main() -> None:
 
 
 for _command in (
-    *(run, check, finetune, evaluate, ticket, ratios),
+    *(run, check, finetune, evaluate, compact, bench, ticket, ratios),
     *(parts, show, plugins, new_plugin, check_plugin),
 ):
     main.add_command(_command)

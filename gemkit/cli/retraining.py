@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,6 +31,7 @@ def train(
     seed: int | None,
     fields: Sequence[str],
     machine: Mapping[str, Any],
+    compact: bool,
     out: Path | None,
     force: bool,
     plugins: Sequence[Path],
@@ -40,13 +42,14 @@ def train(
     plan = finetune_plan(validated(Plan, {**training, **given["finetune"]}, "finetune"))
     runtime = validated(Runtime, machine, "machine")
     ticket = Ticket.load(file)
-    target = _target(file, out, force=force)
+    target = beside(file, "finetuned", out, force=force)
     seed = ticket.info.seed if seed is None else seed
     fabric = open_fabric(runtime)
     with only_first_speaks(fabric) as nowhere:
         if ticket.info.stage == "finetuned":
             click.echo("note: the weights of this ticket are trained; they train on", err=True)
         bench = rebuild(ticket, registry, world, given, seed, runtime, fabric)
+        bench = replace(bench, compact=compact)
         began = time.perf_counter()
         before = bench.measure(ticket)
         trained = bench.label(bench.finetune(ticket, plan, seed, ()), {})
@@ -59,6 +62,7 @@ def train(
         "accuracy_after": after,
         "seed": seed,
         "epochs": plan.epochs,
+        "compact": compact,
         "seconds": round(time.perf_counter() - began, 3),
     }
     return Answer(data, _trained_text(data))
@@ -162,9 +166,9 @@ def _spec(ticket: Ticket, what: Literal["model", "dataset"]) -> Mapping[str, Any
     return known
 
 
-def _target(file: Path, out: Path | None, *, force: bool) -> Path:
-    """Decide where the trained ticket goes, and refuse to overwrite anything unasked."""
-    name = f"{file.stem}-finetuned.safetensors"
+def beside(file: Path, suffix: str, out: Path | None, *, force: bool) -> Path:
+    """Decide where what is made of a ticket goes, and refuse to overwrite anything unasked."""
+    name = f"{file.stem}-{suffix}.safetensors"
     target = file.with_name(name) if out is None else out / name if out.is_dir() else out
     if target.exists() and not force:
         raise OptionError(f"{target} exists; overwrite it with --force, or give another --out")

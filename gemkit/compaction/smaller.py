@@ -60,6 +60,9 @@ class Compact:
     ticket: Ticket
     original: Ticket
     places: Tensors
+    settings: dict[str, dict[str, int]]
+    """The sizes of the layers that have become smaller, by name."""
+    training: bool
     fading: dict[str, "Fading"]
     """Batch norms that lost channels which are still in training, by name."""
     carried: int
@@ -81,10 +84,10 @@ class Compact:
         What was removed is as it was; of it, training would have moved nothing that the network's
         output depends on. Only the statistics of channels that are still fade, as in training.
         """
-        if self.carried:
+        if not self.training:
             raise CompactionError(
-                f"this network cannot be expanded: {self.carried} layers carry what removed "
-                "channels brought; for training, make it with compact(..., training=True)"
+                "this network was made to be used, not to be trained: removed channels might have "
+                "learned; make it with compact(..., training=True)"
             )
         state = put_back(self.original.state, ticket.state, self.places)
         for name, fading in self.fading.items():
@@ -111,13 +114,15 @@ def compact(
     folded = {} if training else _folded(parts, whole)
     source = _with_folded(ticket, folded)
     places = _places(parts, source)
-    settings = {_path(step): step.settings(parts.kept) for step in parts.steps}
+    settings = {_path(step): own for step in parts.steps if (own := step.settings(parts.kept))}
     small = replace(source, mask=taken(source.mask, places), state=taken(source.state, places))
     made = Compact(
         model=small.apply(shrunk(model, small.state, settings)),
         ticket=small,
         original=ticket,
         places=places,
+        settings=settings,
+        training=training,
         fading=_fading(parts) if training else {},
         carried=len(folded),
         untouched=untouched(parts),

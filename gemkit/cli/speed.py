@@ -1,0 +1,85 @@
+"""`gemkit compact` and `gemkit bench`: a ticket made smaller, and what that gains."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gemkit.cli.options import (
+    Answer,
+    SectionedCommand,
+    answers_json,
+    fields_option,
+    option,
+    plugin_option,
+    world_options,
+)
+from gemkit.cli.tickets import ticket_argument
+
+
+@click.command(cls=SectionedCommand, short_help="Remove what a ticket has no use for.")
+@ticket_argument
+@world_options(None, None)
+@fields_option("model or dataset")
+@option(
+    "Output",
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FILE|DIR",
+    show_default="NAME-compact.safetensors beside it",
+    help="Where the smaller network goes.",
+)
+@option("Output", "--force", is_flag=True, help="Overwrite what is there.")
+@answers_json
+@plugin_option
+def compact(**options: Any) -> Answer:  # noqa: ANN401
+    """Take the channels out of a TICKET's network that nothing reaches, or that reach nothing.
+
+    What remains is an ordinary, smaller network with the same outputs. It is saved as safetensors;
+    `gemkit.compaction.load_compact(file, model)` puts it into a model.
+    """
+    from gemkit.cli.compacting import make
+
+    return make(**options)
+
+
+@click.command(cls=SectionedCommand, short_help="Time a ticket: dense, masked, compact, sparse.")
+@ticket_argument
+@world_options(None, None)
+@fields_option("model or dataset")
+@option(
+    "Machine",
+    "--batch",
+    type=click.IntRange(1),
+    metavar="N",
+    default=32,
+    help="Images at a time.",
+)
+@option(
+    "Machine",
+    "--threads",
+    type=click.IntRange(1),
+    metavar="N",
+    show_default="as torch chooses",
+    help="Threads to compute with.",
+)
+@option(
+    "Machine",
+    "--turns",
+    type=click.IntRange(1),
+    metavar="N",
+    default=15,
+    help="How often each contender is timed.",
+)
+@answers_json
+@plugin_option
+def bench(**options: Any) -> Answer:  # noqa: ANN401
+    """Time the network of a TICKET on this machine's processor, in four forms.
+
+    Dense has all weights, masked has zeros in it, compact is without what the ticket has no use
+    for, and sparse is compact with linear layers that skip zeros, where they prove faster. All of
+    them take turns, so that a busy machine slows them alike.
+    """
+    from gemkit.cli.timing import measure
+
+    return measure(**options)
