@@ -45,6 +45,12 @@ class Ledger:
                 print(json.dumps(ended.result(), allow_nan=False), file=file, flush=True)
                 progress.advance(task)
 
+    def append(self, row: Row) -> None:
+        """Add one result."""
+        self.path.parent.mkdir(exist_ok=True)
+        with self.path.open("a", encoding="utf-8") as file:
+            print(json.dumps(row, allow_nan=False), file=file)
+
     def _key(self, row: Row) -> str:
         return json.dumps([row[key] for key in self.keys])
 

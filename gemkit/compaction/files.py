@@ -1,5 +1,6 @@
 """Compact networks as files: safetensors with a hash, as tickets are, and never a pickle."""
 
+import json
 import os
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -40,7 +41,7 @@ def load_compact(path: str | os.PathLike[str], model: Model) -> Model:
     content = ticket_file.read(Path(path))
     try:
         settings = _SETTINGS.validate_python(content.info.get("compact"), strict=True)
-        info = TicketInfo.model_validate(content.info.get("info"))
+        info = TicketInfo.model_validate_json(json.dumps(content.info.get("info")))
         small = shrunk(model, content.state, settings)
     except ValidationError as error:
         raise TicketError(

@@ -1,6 +1,6 @@
 """How much a network computes: multiplications of its convolutions and linear layers."""
 
-import copy
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from gemkit.compaction.sparse import SparseLinear
 from gemkit.compaction.tracing import Shape
+from gemkit.probe import in_mode
 
 _COUNTED = (nn.Conv2d, nn.Linear, SparseLinear)
 
@@ -21,22 +22,22 @@ class Work(NamedTuple):
 
 def work(model: nn.Module, shape: Shape) -> Work:
     """Count what the layers of a network do to one image, by letting it look at one."""
-    own = copy.deepcopy(model).cpu().eval()
-    counts: list[tuple[int, int]] = []
+    counts: list[Work] = []
 
     def count(layer: nn.Module, _: tuple[Tensor, ...], output: Tensor) -> None:
-        assert isinstance(layer, _COUNTED)
-        weight = layer.weight.detach()
+        weight = layer.weight
+        assert isinstance(weight, Tensor)
         times = output.numel() // len(weight)  # every weight meets every pixel, or row, once
         if isinstance(layer, SparseLinear):
-            counts.append((times * weight._nnz(), times * weight._nnz()))
+            counts.append(Work(times * weight._nnz(), times * weight._nnz()))
         else:
-            counts.append((times * weight.numel(), times * int(weight.count_nonzero())))
+            counts.append(Work(times * weight.numel(), times * int(weight.count_nonzero())))
 
-    for layer in own.modules():
-        if isinstance(layer, _COUNTED):
-            layer.register_forward_hook(count)
-    parameter = next(own.parameters())
-    with torch.no_grad():
-        own(parameter.new_zeros((1, *shape)))
-    return Work(sum(every for every, _ in counts), sum(useful for _, useful in counts))
+    layers = [layer for layer in model.modules() if isinstance(layer, _COUNTED)]
+    handles = [layer.register_forward_hook(count) for layer in layers]
+    own = next(chain(model.parameters(), model.buffers()))
+    with in_mode(model, training=False), torch.no_grad():
+        model(torch.zeros((1, *shape), dtype=own.dtype, device=own.device))
+    for handle in handles:
+        handle.remove()
+    return Work(sum(one.all for one in counts), sum(one.useful for one in counts))

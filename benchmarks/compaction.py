@@ -1,0 +1,207 @@
+"""What compaction gains: an epoch of fine-tuning, and inference, compact against masked.
+
+    python -m benchmarks.compaction [--images DIR] [--networks vgg16 resnet20] [--processor]
+
+Every ticket is searched, compacted, and both networks take turns in one process: one epoch of
+fine-tuning with its data and evaluation, and one batch of inference, as `gemkit bench` does. Ratios
+of the same turn are what counts; the seconds are those of a machine that may be busy. Then both
+are fine-tuned for a few epochs, from the same weights in the same order. Rows are appended to
+results/compaction.jsonl, and the table on docs/compaction.md is drawn from them.
+
+`--images` is a folder of images, one folder for each class; without it images are made up, which
+makes no difference to time, but gem_miner needs something to learn.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from benchmarks.host import host
+from benchmarks.ledger import RESULTS, Ledger, Row, write_table
+from gemkit import Data, Plan, Runtime, Ticket, compact, evaluate, finetune, load_plugins
+from gemkit.compaction import Compact, difference
+from gemkit.compaction.race import Spread, Times, race
+from gemkit.compaction.work import work
+from gemkit.engine import search
+from gemkit.parts import DatasetPart, ModelPart
+
+PAGE = Path(__file__).parent.parent / "docs" / "compaction.md"
+TICKETS = {
+    "vgg16": ("synflow", "gem_miner"),
+    "resnet20": ("synflow", "gem_miner"),
+    "mobilenet_v2": ("synflow",),
+    "resnet18": ("synflow",),
+}
+DENSITY = 0.0144
+CPU = Runtime(device="cpu")
+BATCH = 64
+LEDGER = Ledger(RESULTS / "compaction.jsonl", ("network", "pruner"))
+
+
+def images_from(folder: Path | None) -> Data:
+    """Load a few images of 32 × 32, or make some up."""
+    registry = load_plugins(only=[])
+    if folder is None:
+        made = {"name": "fake", "size": 32, "classes": 10, "samples": 1600}
+        part = registry.build("datasets", made)
+    else:
+        part = registry.build(
+            "datasets", {"name": "imagefolder", "path": str(folder), "limit": 1280, "size": 32}
+        )
+    assert isinstance(part, DatasetPart)
+    return part.load(None)
+
+
+def few(data: Data) -> Data:
+    """Take four batches to train on and two to evaluate on, for epochs that are short."""
+    train, test = (
+        next(one.batches(count * BATCH)) for one, count in ((data.train, 4), (data.test, 2))
+    )
+    return Data.of_tensors(train=train, validation=test, test=test, classes=data.classes)
+
+
+def row_of(name: str, pruner: str, data: Data, arguments: argparse.Namespace) -> Row:
+    """Search one ticket, compact it, and race the two networks."""
+    registry = load_plugins(only=[])
+    part = registry.build("models", name)
+    assert isinstance(part, ModelPart)
+    torch.manual_seed(0)
+    model = part.build(data.shape, data.classes)
+    plan = Plan(epochs=arguments.search_epochs, batch_size=BATCH)
+    recipe = registry.recipe(pruner)
+    ticket = search(
+        recipe, model, data, density=DENSITY, plan=plan, runtime=CPU, on_collapse="warn"
+    )
+    began = time.perf_counter()
+    small = compact(ticket, model, training=True, shape=data.shape)
+    seconds = time.perf_counter() - began
+    clock = time.process_time if arguments.processor else time.perf_counter
+    timed = _races(ticket, model, small, data, arguments.turns, clock)
+    return {
+        "network": name,
+        "pruner": pruner,
+        "density": ticket.density,
+        "images": data.name,
+        "search_epochs": ticket.info.epochs,
+        "batch": BATCH,
+        "turns": arguments.turns,
+        "clock": "processor" if arguments.processor else "wall",
+        "seconds_to_compact": round(seconds, 1),
+        **timed,
+        "accuracy": _accuracies(ticket, model, small, data, arguments.epochs),
+        "finetune_epochs": arguments.epochs,
+        "host": host(),
+        "torch": torch.__version__,
+    }
+
+
+def _races(
+    ticket: Ticket,
+    model: nn.Module,
+    small: Compact,
+    data: Data,
+    turns: int,
+    clock: Callable[[], float],
+) -> Row:
+    """Time both networks, and count what they compute."""
+    short, plan = few(data), Plan(epochs=1, batch_size=BATCH)
+    used = compact(ticket, model, shape=data.shape)
+    masked = ticket.apply(model).eval()
+    images, _ = next(short.test.batches(BATCH))
+    epochs = race(
+        {
+            "masked": lambda: finetune(ticket, model, short, plan=plan, runtime=CPU),
+            "compact": lambda: finetune(small.ticket, small.model, short, plan=plan, runtime=CPU),
+        },
+        turns,
+        clock,
+    )
+    used.model.eval()
+    with torch.no_grad():
+        inference = race(
+            {"masked": lambda: masked(images), "compact": lambda: used.model(images)},
+            2 * turns + 1,
+            clock,
+        )
+    before, after, in_use = (work(one, data.shape) for one in (masked, small.model, used.model))
+    return {
+        "multiplications": {"masked": before.all, "training": after.all, "use": in_use.all},
+        "useful": before.useful,
+        "channels": [sum(one.kept for one in used.widths), sum(one.before for one in used.widths)],
+        "error": difference(masked, used.model, images),
+        "epoch": _told(epochs),
+        "inference": _told(inference),
+    }
+
+
+def _told(times: dict[str, Times]) -> Row:
+    seconds = {name: own.spread.median for name, own in times.items()}
+    return {"seconds": seconds, "faster": list(times["masked"].against(times["compact"]))}
+
+
+def _accuracies(
+    ticket: Ticket, model: nn.Module, small: Compact, data: Data, epochs: int
+) -> dict[str, float]:
+    """Fine-tune both, from the same weights in the same order."""
+    plan = Plan(epochs=epochs, batch_size=BATCH)
+    masked = finetune(ticket, model, data, plan=plan, runtime=CPU)
+    compacted = small.expand(finetune(small.ticket, small.model, data, plan=plan, runtime=CPU))
+    return {
+        "masked": evaluate(masked, model, data, runtime=CPU),
+        "compact": evaluate(compacted, model, data, runtime=CPU),
+    }
+
+
+def table(rows: list[Row]) -> str:
+    """Draw the results: how many times less, and faster, with quartiles of the turns."""
+    lines = [
+        "| network | ticket | density | channels left | multiplications | epoch of fine-tuning "
+        "| inference | accuracy masked / compact | largest error |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        left, all_of_them = row["channels"]
+        counts = row["multiplications"]
+        accuracy = " / ".join(
+            f"{100 * row['accuracy'][one]:.1f} %" for one in ("masked", "compact")
+        )
+        lines.append(
+            f"| {row['network']} | {row['pruner']} | {row['density']:.4f} "
+            f"| {left:,} of {all_of_them:,} | {counts['masked'] / counts['use']:.1f} × fewer "
+            f"| {_faster(row['epoch'])} | {_faster(row['inference'])} | {accuracy} "
+            f"| {row['error']:.0e} |"
+        )
+    return "\n".join(lines)
+
+
+def _faster(timed: Row) -> str:
+    low, median, high = Spread(*timed["faster"])
+    return f"{median:.1f} × faster ({low:.1f}–{high:.1f})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--images", type=Path, metavar="DIR")
+    parser.add_argument("--networks", nargs="+", choices=TICKETS, default=list(TICKETS))
+    parser.add_argument("--search-epochs", type=int, default=8)
+    parser.add_argument("--epochs", type=int, default=4, help="of fine-tuning, for accuracy")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--processor", action="store_true", help="count time on the processor")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)  # or threads that wait would count as work
+    data = images_from(arguments.images)
+    done = {(row["network"], row["pruner"]) for row in LEDGER.rows()}
+    for name in arguments.networks:
+        for pruner in TICKETS[name]:
+            if (name, pruner) not in done:
+                LEDGER.append(row_of(name, pruner, data, arguments))
+    print(table(LEDGER.rows()))
+    write_table(PAGE, "compaction", table(LEDGER.rows()))
+
+
+if __name__ == "__main__":
+    main()
