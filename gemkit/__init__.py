@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gemkit.api import importance, search, select
-    from gemkit.compaction import compact
+    from gemkit.compaction import compact, finetune
     from gemkit.data.source import Data
-    from gemkit.engine import evaluate, finetune
+    from gemkit.engine import evaluate
     from gemkit.errors import GemkitError
     from gemkit.hookspecs import hookimpl
     from gemkit.parts import (
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "gemkit.api": ("importance", "search", "select"),
-    "gemkit.compaction": ("compact",),
+    "gemkit.compaction": ("compact", "finetune"),
     "gemkit.data.source": ("Data",),
-    "gemkit.engine": ("evaluate", "finetune"),
+    "gemkit.engine": ("evaluate",),
     "gemkit.errors": ("GemkitError",),
     "gemkit.hookspecs": ("hookimpl",),
     "gemkit.parts": (

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from gemkit import engine
+from gemkit.compaction import finetune
 from gemkit.errors import CheckError, GemkitError
 from gemkit.lab import Lab
 from gemkit.parts import SanityCheck
@@ -135,7 +136,7 @@ def _shapes(masks: Tensors) -> dict[str, tuple[int, ...]]:
 def _measured(name: str, subject: Ticket, lab: Lab, plan: Plan) -> Trial:
     """Measure, fine-tune with the seed of the lab, and measure again."""
     network = lab.network()
-    trained = engine.finetune(
+    trained = finetune(
         subject,
         network,
         lab.data,

@@ -76,6 +76,9 @@ class Runtime(BaseModel):
         default="32", description="bf16 computes in mixed precision; scores stay in float32"
     )
     compile: bool = Field(default=False, description="compile the network with torch.compile")
+    compact: bool = Field(
+        default=False, description="fine-tune without the channels that a ticket has no use for"
+    )
     channels_last: bool = Field(
         default=True, description="lay images out as CPUs and tensor cores like convolutions best"
     )

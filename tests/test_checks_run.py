@@ -58,7 +58,7 @@ def test_ticket_and_controls_of_a_seed_get_one_plan_one_seed_and_one_network(mon
         searches.append(how["seed"])
         return real_search(*what, **how)
 
-    monkeypatch.setattr(engine, "finetune", finetune)
+    monkeypatch.setattr("gemkit.checks.finetune", finetune)
     lab = lab_of("random", seed=5)
     given = lab.search()
     monkeypatch.setattr(engine, "search", search)

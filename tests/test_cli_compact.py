@@ -1,13 +1,19 @@
 """`gemkit compact`, `bench` and `finetune --compact`: smaller, the same, and honest about gains."""
 
+import json
+import tomllib
+from pathlib import Path
+
 import pytest
 import torch
 from cli_runs import TINY, answer, commands_in
 from compacting import lived_, ticket_of
+from tiny import tiny_data
 from torch import nn
 
+from gemkit import Plan, Runtime, finetune
 from gemkit.cli import timing
-from gemkit.compaction import compact, load_compact, save_compact
+from gemkit.compaction import compact, load_compact, save_compact, smaller
 from gemkit.compaction.race import Times, race
 from gemkit.compaction.sparse import SparseLinear, csr_bytes, sparse_where_faster
 from gemkit.compaction.work import work
@@ -191,3 +197,33 @@ def test_a_file_is_not_trusted(tmp_path):
     save_compact(small, path)
     with pytest.raises(TicketError, match="other sizes than their weights: 'conv1'"):
         load_compact(path, model)
+
+
+def test_a_run_can_fine_tune_compact_and_says_so(gemkit):
+    again = [word if word != "RUN" else "SMALL" for word in SPARSE]
+    assert gemkit("run", *again, "--compact").exit_code == 0
+    one, other = (json.loads(Path(run, "result.json").read_text()) for run in ("RUN", "SMALL"))
+    assert one["accuracy_after"] == other["accuracy_after"]
+    assert tomllib.loads(Path("SMALL/config.toml").read_text())["runtime"]["compact"]
+    assert not tomllib.loads(Path("RUN/config.toml").read_text())["runtime"]["compact"]
+
+
+def test_fine_tuning_is_compact_only_where_the_runtime_asks_for_it(monkeypatch):
+    sizes = []
+    real = smaller.compact
+    monkeypatch.setattr(
+        "gemkit.compaction.finetuning.compact",
+        lambda *what, **how: sizes.append(how) or real(*what, **how),
+    )
+    torch.manual_seed(0)
+    model = Conv4(width=4).build((2, 6, 6), 3)
+    ticket = ticket_of(model, 0.1, shape=(2, 6, 6))
+    plan, cpu = Plan(epochs=1, batch_size=16), {"device": "cpu"}
+    masked = finetune(ticket, model, tiny_data(), plan=plan, runtime=Runtime(**cpu))
+    assert sizes == []
+    compacted = finetune(
+        ticket, model, data=tiny_data(), plan=plan, runtime=Runtime(**cpu, compact=True)
+    )
+    assert sizes == [{"training": True, "shape": (2, 6, 6)}]
+    assert compacted.info == masked.info
+    assert compacted.state.keys() == masked.state.keys()

@@ -176,7 +176,7 @@ def test_a_failure_of_fine_tuning_keeps_the_ticket(gemkit, monkeypatch):
     def fail(*_: object, **__: object) -> None:
         raise TrainingError("training diverged")
 
-    monkeypatch.setattr("gemkit.cli.bench.engine.finetune", fail)
+    monkeypatch.setattr("gemkit.cli.bench.finetune", fail)
     shown = gemkit("run", "--pruner", "random", *TINY)
     assert shown.exit_code == 2
     assert "gemkit: training diverged" in shown.stderr

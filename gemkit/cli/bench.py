@@ -15,7 +15,7 @@ from torch import nn
 
 from gemkit import engine
 from gemkit.cli.progress import progress
-from gemkit.compaction import finetune_compact
+from gemkit.compaction import finetune
 from gemkit.data.source import Data
 from gemkit.errors import GemkitError
 from gemkit.models.custom import model_data
@@ -39,8 +39,6 @@ class Bench:
     runtime: Runtime
     fabric: Fabric
     origin: Mapping[str, Any]
-    compact: bool = False
-    """Whether to fine-tune without the channels a ticket has no use for."""
 
     def label(self, ticket: Ticket, versions: Mapping[str, str]) -> Ticket:
         """Write into a ticket which network and data it belongs to, and which plugins made it."""
@@ -56,9 +54,8 @@ class Bench:
         self, ticket: Ticket, plan: Plan, seed: int, listeners: Sequence[Listener]
     ) -> Ticket:
         """Train a ticket's weights and show how it goes."""
-        tune = finetune_compact if self.compact else engine.finetune
         with progress() as show:
-            return tune(
+            return finetune(
                 ticket,
                 self.model,
                 self.data,

@@ -319,14 +319,15 @@ _MACHINE = {
 _COMPILE = option(
     "Machine", "--compile", is_flag=True, help="Compile the network with torch.compile."
 )
-compact_option = option(
+_COMPACT = option(
     "Machine",
     "--compact",
     is_flag=True,
     help="Fine-tune without the channels a ticket has no use for: the same training, faster.",
 )
 measuring_machine_options = bundle("machine", _MACHINE)
-training_machine_options = bundle("machine", {**_MACHINE, "compile": _COMPILE})
+searching_machine_options = bundle("machine", {**_MACHINE, "compile": _COMPILE})
+training_machine_options = bundle("machine", {**_MACHINE, "compile": _COMPILE, "compact": _COMPACT})
 
 
 def seed_option(default: int | None) -> Decorator:

@@ -21,8 +21,8 @@ from gemkit.cli.options import (
     plugin_option,
     recipe_source,
     role_options,
+    searching_machine_options,
     seed_option,
-    training_machine_options,
     world_options,
 )
 from gemkit.cli.tickets import ticket_argument
@@ -69,7 +69,7 @@ def _ratio_options(what: str, lr: str, epochs: int, kinds: str) -> Decorator:
         network_options,
         bundle("training", {"density": density_option, **phase_options(what, lr, epochs)}),
         seed_option(0),
-        training_machine_options,
+        searching_machine_options,
         answers_json,
         plugin_option,
     ]

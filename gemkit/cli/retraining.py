@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,7 +30,6 @@ def train(
     seed: int | None,
     fields: Sequence[str],
     machine: Mapping[str, Any],
-    compact: bool,
     out: Path | None,
     force: bool,
     plugins: Sequence[Path],
@@ -49,7 +47,6 @@ def train(
         if ticket.info.stage == "finetuned":
             click.echo("note: the weights of this ticket are trained; they train on", err=True)
         bench = rebuild(ticket, registry, world, given, seed, runtime, fabric)
-        bench = replace(bench, compact=compact)
         began = time.perf_counter()
         before = bench.measure(ticket)
         trained = bench.label(bench.finetune(ticket, plan, seed, ()), {})
@@ -62,7 +59,7 @@ def train(
         "accuracy_after": after,
         "seed": seed,
         "epochs": plan.epochs,
-        "compact": compact,
+        "compact": runtime.compact,
         "seconds": round(time.perf_counter() - began, 3),
     }
     return Answer(data, _trained_text(data))

@@ -10,7 +10,6 @@ from gemkit.cli.options import (
     SectionedCommand,
     answers_json,
     bundle,
-    compact_option,
     fields_option,
     measuring_machine_options,
     option,
@@ -33,7 +32,6 @@ training_options = bundle("training", phase_options("fine-tuning", "by optimizer
 @seed_option(None)
 @fields_option("model, dataset or finetune")
 @training_machine_options
-@compact_option
 @option(
     "Output",
     "--out",

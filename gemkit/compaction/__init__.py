@@ -1,7 +1,7 @@
 """Compaction: the channels that a ticket leaves without use are taken out of the network."""
 
 from gemkit.compaction.files import load_compact, save_compact
-from gemkit.compaction.finetuning import finetune_compact
+from gemkit.compaction.finetuning import finetune
 from gemkit.compaction.smaller import Compact, Width, compact, difference
 
 __all__ = [
@@ -9,7 +9,7 @@ __all__ = [
     "Width",
     "compact",
     "difference",
-    "finetune_compact",
+    "finetune",
     "load_compact",
     "save_compact",
 ]
