@@ -248,6 +248,46 @@ def test_around_a_step_that_is_not_understood_everything_stays():
     assert small.model.one.out_channels < 6
 
 
+@pytest.mark.parametrize(
+    "flat",
+    [
+        lambda x: x.view(x.size(0), -1),
+        lambda x: x.reshape(x.shape[0], -1),
+        lambda x: torch.flatten(x, 1),
+        lambda x: x.flatten(start_dim=1),
+    ],
+)
+def test_an_image_may_become_a_row_in_many_ways(flat):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.head = nn.Conv2d(3, 6, 3), nn.Linear(6 * 36, 2)
+
+        def forward(self, x):
+            return self.head(flat(self.conv(x).relu()))
+
+    torch.manual_seed(0)
+    model = lived_(Net().double())
+    ticket = ticket_of(model, 0.5)
+    ticket.mask["conv.weight"][:3] = False
+    error, small = error_of(model, ticket)
+    assert error < 1e-10
+    assert small.model.conv.out_channels == 3
+    assert small.untouched == []
+
+
+def test_a_view_that_is_something_else_is_not_understood():
+    class Net(Twice):
+        def forward(self, x):
+            return self.head(self.one(x.flatten(1)).view(-1, 6))
+
+    model = lived_(Net().double())
+    error, small = error_of(model, ticket_of(model, 0.1))
+    assert error < 1e-10
+    assert small.untouched == ["view"]
+    assert small.model.one.out_features == 6
+
+
 class Twice(nn.Module):
     """Uses a layer twice, so that it cannot be cut for one of the uses."""
 

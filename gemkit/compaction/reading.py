@@ -35,7 +35,8 @@ _METHODS = {"relu", "relu_", "sigmoid", "sigmoid_", "tanh", "tanh_"}
 _SUMS = {operator.add, operator.iadd, torch.add, "add", "add_"}
 _TIMES = {operator.mul, operator.imul, torch.mul, "mul", "mul_"}
 _POOLS = {F.adaptive_avg_pool2d, F.max_pool2d}
-_FLAT = {torch.flatten, "flatten", "view", "reshape"}
+_FLAT = {torch.flatten, "flatten"}
+_VIEWS = {"view", "reshape"}
 
 
 def read(node: Node, trace: Trace, known: Signals, masks: Tensors | None) -> Step:
@@ -47,7 +48,11 @@ def read(node: Node, trace: Trace, known: Signals, masks: Tensors | None) -> Ste
     understood = all(one in known for one in reads) and shape is not None
     layer = trace.layer(node)
     step: Step | None = None
-    if isinstance(layer, nn.Conv2d | nn.Linear):
+    if _asks_for_batch(node):
+        step = Opaque(node, ())
+    elif node.target in _VIEWS:
+        step = _flat(node, known)
+    elif isinstance(layer, nn.Conv2d | nn.Linear):
         step = _product(node, layer, trace, known, masks)
     elif understood and layer is not None:
         step = _layer(node, layer, trace, known, trains=masks is not None)
@@ -189,17 +194,29 @@ def _mean(node: Node, known: Signals) -> Step | None:
 
 def _flat(node: Node, known: Signals) -> Step | None:
     """Understand an image that becomes a row, however that is spelled, for any number of images."""
-    read = node.all_input_nodes[0]
-    before, after = shape_of(read), shape_of(node)
-    assert before is not None
-    assert after is not None
-    said = node.args[1:] if node.op == "call_method" or node.target is torch.flatten else ()
-    from_channels = node.op == "call_module" or said == (1,) or node.kwargs == {"start_dim": 1}
-    if node.target in {"view", "reshape"} or not from_channels:
+    read = node.args[0]
+    before, after = (shape_of(one) or () for one in (node.all_input_nodes[0], node))
+    if node.op == "call_module":
+        whole = True
+    elif node.target in _VIEWS:
+        whole = node.args[2:] == (-1,) and isinstance(node.args[1], Node)
+    else:
+        whole = node.args[1:] == (1,) or node.kwargs == {"start_dim": 1}
+    images = isinstance(read, Node) and read in known and known[read].axis == 1
+    if not whole or not images or len(after) != 2 or before[0] != after[0]:
         return None
-    if len(after) != 2 or known[read].axis != 1:
-        return None
+    assert isinstance(read, Node)
     return Flat(node, read, after[1] // before[1])
+
+
+def _asks_for_batch(node: Node) -> bool:
+    """Tell whether a step asks how many images there are, and nothing about channels."""
+    if node.op == "call_method" and node.target == "size":
+        return node.args[1:] == (0,)
+    sized = node.target is getattr and node.args[1:] == ("shape",)
+    return sized and all(
+        user.target is operator.getitem and user.args[1:] == (0,) for user in node.users
+    )
 
 
 def _clips(node: Node, trace: Trace) -> bool:
