@@ -129,6 +129,16 @@ def test_the_readmes_python_example_runs(tmp_path, monkeypatch):
     assert (tmp_path / "gem.safetensors").exists()
 
 
+def test_the_example_of_compaction_runs():
+    [example] = code_blocks("python", (ROOT / "docs" / "compaction.md").read_text())
+    model, data = tiny_net(), tiny_data()
+    ticket = gemkit.search("random", model, data, density=0.1, epochs=1, runtime=CPU)
+    names = {"ticket": ticket, "model": model, "data": data}
+    exec(example, names)
+    assert names["trained"].info.stage == "finetuned"
+    assert names["trained"].state.keys() == model.state_dict().keys()
+
+
 def test_the_readme_has_just_the_two_commands_and_ci_runs_the_second():
     commands = [block for block in code_blocks("sh") if block.startswith("python3 -m venv")]
     assert len(commands) == 2
