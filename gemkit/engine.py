@@ -16,6 +16,7 @@ from gemkit.data.source import Data
 from gemkit.errors import FitError
 from gemkit.events import Noted
 from gemkit.freezing import Freezer
+from gemkit.keeping import Keeper
 from gemkit.masking import MaskedNet
 from gemkit.parts import Freeze, LearnedScores
 from gemkit.phase import Listener, Phase, Training
@@ -57,14 +58,15 @@ def search(
     observers: Sequence[Listener] = (),
     fabric: Fabric | None = None,
     on_ticket: Callable[[Ticket], None] | None = None,
+    keeper: Keeper | None = None,
 ) -> Ticket:
     """Find a ticket of `density` in a copy of `model`, following the recipe.
 
     One-shot recipes take no training step; the model itself is left as it was. Where weights are
     trained between freezes, `on_ticket` is called after every freeze, the last one included, with
-    the ticket of that density.
+    the ticket of that density. A `keeper` saves the search, and resumes one that it has saved.
     """
-    phase = Phase("search", data, seed, runtime or Runtime(), observers, fabric)
+    phase = Phase("search", data, seed, runtime or Runtime(), observers, fabric, keeper)
     plan = search_plan(recipe, plan or Plan(), data)
     target = recipe.density or density
     check_fit(recipe, epochs=plan.epochs, density=target)
@@ -81,8 +83,9 @@ def search(
             phase.tell(Noted(_NO_TIME_LEFT))
         training = Training(phase, trainer, ways)
         rewinder = Rewinder(recipe.rewind, training)
+        phase.begin(net=net, trainer=trainer, training=training, freezer=freezer, rewinder=rewinder)
         rewinder.remember()
-        for step, aim in freezes:
+        for step, aim in freezes[len(freezer.history) :]:
             training.until(step)
             freezer.freeze(training.steps, aim)
             rewinder.go_back()
@@ -90,6 +93,7 @@ def search(
                 rung = _ticket(recipe, training, freezer, net.mask, aim)
                 done = freezes[: len(freezer.history)]
                 on_ticket(rung.with_info(partway=not _ends_with(done, recipe, training)))
+            phase.keeper.look()
         if ways[-1]:
             training.until(ways[-1].stop)
         mask = freezer.final_mask(training.steps, target)
@@ -107,20 +111,24 @@ def finetune(
     runtime: Runtime | None = None,
     observers: Sequence[Listener] = (),
     fabric: Fabric | None = None,
+    keeper: Keeper | None = None,
 ) -> Ticket:
     """Train the ticket's weights in a copy of `model`; the mask holds to the last step.
 
     `epochs` overrides those of the plan; the seed is the ticket's own unless another is given.
     """
     seed = ticket.info.seed if seed is None else seed
-    phase = Phase("finetune", data, seed, runtime or Runtime(), observers, fabric)
+    phase = Phase("finetune", data, seed, runtime or Runtime(), observers, fabric, keeper)
     plan = finetune_plan((plan or Plan()).lasting(epochs))
     with seeded(seed, phase.fabric.device):
         own = ticket.apply(copy.deepcopy(model))
         net = MaskedNet(place(own, phase.fabric, phase.runtime), list(ticket.mask))
         net.freeze_({name: mask.to(phase.fabric.device) for name, mask in ticket.mask.items()}, {})
         whole = range(plan.epochs * phase.steps_per_epoch(plan))
-        Training(phase, Trainer(net, plan, phase.fabric, phase.runtime), [whole]).until(whole.stop)
+        trainer = Trainer(net, plan, phase.fabric, phase.runtime)
+        training = Training(phase, trainer, [whole])
+        phase.begin(net=net, trainer=trainer, training=training)
+        training.until(whole.stop)
     weights = {
         name: torch.where(mask, net.effective[name].cpu(), ticket.state[name])
         for name, mask in ticket.mask.items()

@@ -48,6 +48,10 @@ class CompactionError(GemkitError):
     """A network that cannot be made smaller in a way that is proved to change nothing."""
 
 
+class CheckpointError(GemkitError):
+    """A checkpoint that is damaged, foreign, or does not belong to this run."""
+
+
 class ModelError(GemkitError):
     """A network that cannot be built, or weights that do not fit it."""
 
@@ -62,6 +66,14 @@ class DataError(GemkitError):
 
 _CLOSE = 0.65
 """Letters in common: 'gem_minor' is close to 'gem_miner' (0.89), 'adam' not to 'random' (0.6)."""
+
+
+class Stopped(Exception):  # noqa: N818 - nothing went wrong
+    """A run that was asked to stop by a signal, and has saved its state."""
+
+    def __init__(self, signal: int) -> None:
+        super().__init__(f"stopped by signal {signal}")
+        self.signal = signal
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -18,6 +18,7 @@ from gemkit.probe import Probe
 from gemkit.recipe import Recipe
 from gemkit.scored import ScoredNet
 from gemkit.selection import keep_top
+from gemkit.stateful import State
 from gemkit.tensors import Tensors, budget, generator, kept, seeded, total
 from gemkit.ticket import FreezeRecord
 from gemkit.training import Trainer
@@ -149,6 +150,16 @@ class Freezer:
         self._look(step, alive, for_good=True)
         if not self.recipe.rounding.takes_measured and not self.recipe.invert:
             self._look(step, mask, for_good=False)
+
+    def state(self) -> State:
+        """Tell which freezes are done, and where the random numbers of measuring are."""
+        history = [record.model_dump() for record in self.history]
+        return {"history": history, "rng": self._rng.get_state()}
+
+    def restore_(self, state: State) -> None:
+        """Go on where a freezer was whose state this is."""
+        self.history = [FreezeRecord.model_validate(record) for record in state["history"]]
+        self._rng.set_state(state["rng"])
 
     def final_mask(self, step: int, density: float) -> Tensors:
         """Settle which mask is the ticket, wear it, and make sure that it is alive."""

@@ -6,11 +6,13 @@ and `state_dict` keeps its keys. What belongs to pruning lives beside the model,
 """
 
 from collections.abc import Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
 
 from gemkit.selection import Shares
+from gemkit.stateful import State, matching
 from gemkit.tensors import Tensors, parameters_of
 
 
@@ -87,6 +89,23 @@ class MaskedNet:
         self._before_pruning = {name: snapshot[name].clone() for name in self.parameters}
         for name, parameter in self.parameters.items():
             parameter.mul_(self.alive[name])
+
+    def state(self) -> State:
+        """Return everything that training and freezing change."""
+        held = chain(self.model.named_parameters(), self.model.named_buffers())
+        model = {name: tensor.detach() for name, tensor in held}
+        return {"model": model, "free": self._before_pruning, "alive": self.alive}
+
+    @torch.no_grad()
+    def restore_(self, state: State) -> None:
+        """Become what a net was whose state this is."""
+        own = MaskedNet.state(self)
+        for name, saved in matching(state["model"], own["model"]).items():
+            own["model"][name].copy_(saved)
+        self._before_pruning = matching(state["free"], own["free"])
+        self.alive = matching(state["alive"], own["alive"])
+        shares = {tuple(group): int(n) for group, n in state.get("shares", [])}
+        self.freeze_(self.alive, shares)
 
     @torch.no_grad()
     def step(self, optimizer: torch.optim.Optimizer) -> None:

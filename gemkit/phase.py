@@ -8,7 +8,9 @@ from lightning_fabric import Fabric
 from gemkit import events
 from gemkit.data.source import Data
 from gemkit.events import EpochEnded, Event, PhaseStarted, StepEnded
+from gemkit.keeping import Keeper
 from gemkit.plan import Plan, Runtime
+from gemkit.stateful import State, Stateful, count_in
 from gemkit.tensors import density_of
 from gemkit.training import Trainer, accuracy, endless, make_fabric
 
@@ -26,6 +28,7 @@ class Phase:
         runtime: Runtime,
         observers: Sequence[Listener],
         fabric: Fabric | None,
+        keeper: Keeper | None = None,
     ) -> None:
         self.name = name
         self.seed = seed
@@ -33,11 +36,16 @@ class Phase:
         self.fabric = fabric or make_fabric(runtime)
         self.data = data.to(self.fabric.device)
         self.observers = observers
+        self.keeper = keeper or Keeper()
 
     def tell(self, event: Event) -> None:
         """Pass an event on to every observer."""
         for observer in self.observers:
             observer(event)
+
+    def begin(self, **parts: Stateful) -> None:
+        """Let the parts go on from where they were saved, if they were."""
+        self.keeper.begin(self.name, self.fabric, parts)
 
     def steps_per_epoch(self, plan: Plan) -> int:
         """Count the optimizer steps of one epoch."""
@@ -81,8 +89,29 @@ class Training:
             self.clock += 1
             self.steps += 1
             self.phase.tell(StepEnded(self.phase.name, self.steps))
-            if self.clock % self.steps_per_epoch == 0:
+            ends = self.clock % self.steps_per_epoch == 0
+            if ends:
                 self._end_epoch(lr)
+            self.phase.keeper.look(epoch_ended=ends)
+
+    def state(self) -> State:
+        """Tell how far training is, and how long it took to come here."""
+        return {
+            "clock": self.clock,
+            "steps": self.steps,
+            "epochs": self._epochs,
+            "seconds": self._seconds(),
+        }
+
+    def restore_(self, state: State) -> None:
+        """Go on where a training was whose state this is."""
+        self.set_clock(count_in(state, "clock"))
+        self.steps, self._epochs = count_in(state, "steps"), count_in(state, "epochs")
+        self._began = time.perf_counter() - float(state["seconds"])
+
+    def _seconds(self) -> float:
+        """Return how long the phase has been training, interruptions left out."""
+        return time.perf_counter() - self._began
 
     def _end_epoch(self, lr: float) -> None:
         """Measure and tell how the epoch went: the only moment that waits for the device."""
@@ -95,6 +124,6 @@ class Training:
             accuracy=accuracy(trainer.module, data.validation, phase.fabric, data.classes),
             density=density_of(trainer.net.mask),
             lr=lr,
-            seconds=time.perf_counter() - self._began,
+            seconds=self._seconds(),
         )
         phase.tell(event)

@@ -6,6 +6,7 @@ from fractions import Fraction
 from gemkit.parts import Freeze
 from gemkit.phase import Training
 from gemkit.recipe import Rewind
+from gemkit.stateful import State, matching
 from gemkit.tensors import Tensors
 
 
@@ -40,9 +41,18 @@ class Rewinder:
 
     def remember(self) -> None:
         """Train to the moment that weights return to, and remember all they consist of."""
-        if self.rewind.weights is not None:
+        if self.rewind.weights is not None and self._anchor is None:
             self.training.until(steps_in(self.rewind.weights, self.training.steps_per_epoch))
             self._anchor = self.training.trainer.net.snapshot()
+
+    def state(self) -> State:
+        """Return what weights go back to, once it is known."""
+        return {"anchor": self._anchor}
+
+    def restore_(self, state: State) -> None:
+        """Know what a rewinder did whose state this is."""
+        if state["anchor"] is not None:
+            self._anchor = matching(state["anchor"], self.training.trainer.net.snapshot())
 
     def go_back(self) -> None:
         """Rewind what is to be rewound; the optimizer then knows nothing of what it did since."""

@@ -1,8 +1,6 @@
 """A run directory: everything one run leaves behind, each file written whole or not at all."""
 
 import json
-import os
-import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -14,6 +12,7 @@ import tomli_w
 
 from gemkit.errors import GemkitError, OptionError
 from gemkit.events import Collapsed, EpochEnded, Event, Froze
+from gemkit.files import put
 
 _NAMES = {EpochEnded: "epoch", Froze: "freeze", Collapsed: "collapse"}
 
@@ -122,13 +121,5 @@ def _numbered(parent: Path, name: str) -> Path:
 
 
 def write(path: Path, text: str) -> None:
-    """Write beside the target and rename, so that the name never stands for half a file."""
-    beside = path.with_name(f".{path.name}-{secrets.token_hex(8)}.tmp")
-    try:
-        with beside.open("x", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    """Write a text whole or not at all."""
+    put(text.encode(), path)

@@ -13,6 +13,7 @@ from gemkit.parts import LearnedScores, Rounding
 from gemkit.pieces import Cut, Piece
 from gemkit.recipe import Recipe
 from gemkit.selection import Shares
+from gemkit.stateful import State, matching
 from gemkit.tensors import Tensors, total
 from gemkit.wearing import Layer, TopWearer, wear_
 
@@ -242,6 +243,23 @@ class ScoredNet(MaskedNet):
 
     def clear_state(self, optimizer: torch.optim.Optimizer) -> None:
         """Keep the momentum of frozen scores: alive alone keeps them out of the network."""
+
+    def state(self) -> State:
+        """Return also the scores, and where the random numbers of their rounding began."""
+        shares = [[list(group), n] for group, n in self.shares.items()]
+        return super().state() | {
+            "scores": self.raw_scores,
+            "shares": shares,
+            "drawn_from": self._drawn_from,
+        }
+
+    @torch.no_grad()
+    def restore_(self, state: State) -> None:
+        """Become what a net was whose state this is, rounding as it last did."""
+        for name, saved in matching(state["scores"], self.raw_scores).items():
+            self.scores[name].copy_(saved)
+        self.rng.set_state(state["drawn_from"])
+        super().restore_(state)
 
     @property
     def raw_scores(self) -> Tensors:

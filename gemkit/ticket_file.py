@@ -8,8 +8,6 @@ whoever can rewrite the file can rewrite the hash. Nothing is ever unpickled.
 
 import hashlib
 import json
-import os
-import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +20,7 @@ from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
 from gemkit.errors import TicketError, some
+from gemkit.files import put
 from gemkit.tensors import Tensors
 
 FORMAT = 1
@@ -106,9 +105,9 @@ def write(content: Content, path: Path) -> None:
     """Write the file whole or not at all; what stood under that name before stays until then."""
     tensors, document = _flatten(content), _describe(content)
     document = document.model_copy(update={"sha256": _digest(document, tensors)})
-    data = to_safetensors(tensors, {"gemkit": _canonical(document.model_dump()).decode()})
+    data = to_safetensors(tensors, {"gemkit": canonical(document.model_dump()).decode()})
     try:
-        _put(data, path)
+        put(data, path)
     except FileNotFoundError as error:
         raise TicketError(
             f"cannot save the ticket as {path}: there is no folder {path.parent}; "
@@ -119,19 +118,6 @@ def write(content: Content, path: Path) -> None:
             f"cannot save the ticket as {path}: {error.strerror or error}; that name is as it was "
             "before; make room or save elsewhere"
         ) from error
-
-
-def _put(data: bytes, path: Path) -> None:
-    """Write beside the target and rename, so that the name never stands for half a file."""
-    beside = path.parent / f".gemkit-{secrets.token_hex(8)}.tmp"
-    try:
-        with beside.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def _describe(content: Content) -> _Document:
@@ -146,18 +132,23 @@ def _flatten(content: Content) -> Tensors:
     return masks | {f"state/{name}": tensor for name, tensor in content.state.items()}
 
 
-def _canonical(value: object) -> bytes:
+def canonical(value: object) -> bytes:
     """Return the one JSON spelling of a value; NaN and infinity have none."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return text.encode()
 
 
 def _digest(document: _Document, tensors: Tensors) -> str:
-    """Hash the document, then name, dtype, shape and bytes of every tensor, sorted by name."""
-    sha = hashlib.sha256(_canonical(document.model_dump(exclude={"sha256"})))
+    """Hash the document and every tensor."""
+    return sha256(document.model_dump(exclude={"sha256"}), tensors)
+
+
+def sha256(document: object, tensors: Tensors) -> str:
+    """Hash JSON data, then name, dtype, shape and bytes of every tensor, sorted by name."""
+    sha = hashlib.sha256(canonical(document))
     for name in sorted(tensors):
         tensor = tensors[name]
-        sha.update(_canonical([name, DTYPES[tensor.dtype], list(tensor.shape)]))
+        sha.update(canonical([name, DTYPES[tensor.dtype], list(tensor.shape)]))
         sha.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return sha.hexdigest()
 

@@ -15,10 +15,12 @@ from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
 from gemkit.data.source import Source
-from gemkit.errors import TrainingError
+from gemkit.errors import CheckpointError, TrainingError
 from gemkit.masking import MaskedNet
 from gemkit.plan import Plan, Runtime
 from gemkit.probe import Batch, in_mode
+from gemkit.stateful import State, matching
+from gemkit.tensors import Tensors
 
 # Fabric's own "64-true" hands logits back in float32; a double model under "32-true" stays double.
 _PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed", "64": "32-true"}
@@ -102,6 +104,32 @@ class Trainer:
         self.fabric.backward(loss)
         self.net.step(self.optimizer)
         self.loss.update(loss.detach())
+
+    def state(self) -> State:
+        """Return what the optimizer and the running loss remember."""
+        remembered = {
+            str(number): self.optimizer.state[parameter]
+            for number, parameter in enumerate(self.net.trainable())
+            if self.optimizer.state.get(parameter)
+        }
+        return {"optimizer": remembered, "loss": self._running_loss()}
+
+    def restore_(self, state: State) -> None:
+        """Remember what a trainer did whose state this is."""
+        trained = self.net.trainable()
+        self.optimizer.state.clear()
+        for number, remembered in state["optimizer"].items():
+            parameter = trained[int(number)]
+            fitting = {parameter.shape, torch.Size()}
+            if any(value.shape not in fitting for value in remembered.values()):
+                raise CheckpointError("the optimizer remembers other parameters than these")
+            moved = {name: value.to(parameter.device) for name, value in remembered.items()}
+            self.optimizer.state[parameter] = moved
+        for name, value in matching(state["loss"], self._running_loss()).items():
+            setattr(self.loss, name, value)
+
+    def _running_loss(self) -> Tensors:
+        return cast(Tensors, self.loss.metric_state)
 
     def mean_loss(self) -> float:
         """Return the mean loss since last asked, or stop if it is not a number any more."""

@@ -16,7 +16,7 @@ ROOT = Path(gemkit.__file__).parent
 # A package stands for all its modules that no row names.
 ROWS = [
     ["errors", "events"],
-    ["tensors", "topk", "kernels", "pieces", "wearing"],
+    ["tensors", "topk", "kernels", "pieces", "wearing", "files", "stateful"],
     [
         "selection",
         "probe",
@@ -28,7 +28,7 @@ ROWS = [
     ],
     ["collapse", "drawing", "parts"],
     ["recipe", "masking", "scored", "plan"],
-    ["compose", "training", "ticket", "ticket_file", "ticket_fit"],
+    ["compose", "training", "ticket", "ticket_file", "ticket_fit", "checkpoint", "keeping"],
     ["phase", "freezing", "rewinding"],
     ["engine"],
     ["hookspecs"],

@@ -701,7 +701,7 @@ def test_a_save_that_wrote_in_place_would_be_caught(ticket, tmp_path, monkeypatc
 
     path = tmp_path / "a.gem"
     path.write_bytes(b"old")
-    monkeypatch.setattr(ticket_file, "_put", in_place)
+    monkeypatch.setattr(ticket_file, "put", in_place)
     monkeypatch.setattr(os, "fsync", no_space)
     with pytest.raises(TicketError):
         ticket.save(path)

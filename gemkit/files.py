@@ -1,0 +1,45 @@
+"""Files that are whole or not there: written beside their name, then renamed."""
+
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+
+_BEGIN, _END = ".gemkit-", ".tmp"
+
+
+def put(data: bytes, path: Path) -> None:
+    """Write beside the target and rename, so that the name never stands for half a file.
+
+    When this returns, the file outlasts a power cut. What stood under the name before stays until
+    the new content is on disk.
+    """
+    beside = path.parent / f"{_BEGIN}{secrets.token_hex(8)}{_END}"
+    try:
+        with beside.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a process left beside its files when it was killed while it wrote them.
+
+    Nobody else may be writing into the folder.
+    """
+    for left in folder.glob(f"{_BEGIN}*{_END}"):
+        left.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Bring the new name to disk; where that is impossible, the file is whole all the same."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
