@@ -71,8 +71,8 @@ _CLOSE = 0.65
 class Stopped(Exception):  # noqa: N818 - nothing went wrong
     """A run that was asked to stop by a signal, and has saved its state."""
 
-    def __init__(self, signal: int) -> None:
-        super().__init__(f"stopped by signal {signal}")
+    def __init__(self, signal: int, words: str = "stopped by a signal") -> None:
+        super().__init__(words)
         self.signal = signal
 
 

@@ -1,5 +1,6 @@
 """Files that are whole or not there: written beside their name, then renamed."""
 
+import errno
 import os
 import secrets
 from contextlib import suppress
@@ -43,3 +44,16 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def read(path: Path, limit: int = 1 << 26) -> bytes:
+    """Read a small file whole; what is larger, or no ordinary file, is an `OSError`.
+
+    A file is measured before memory is given to it, and no device or pipe is ever waited for.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is no ordinary file", str(path))
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size > limit:
+            raise OSError(errno.EFBIG, f"it is larger than {limit:,} bytes", str(path))
+        return file.read(limit)

@@ -1,20 +1,28 @@
 """A run directory: everything one run leaves behind, each file written whole or not at all."""
 
+import fcntl
 import json
-from collections.abc import Callable, Iterator, Mapping
+import os
+import shutil
+import time
+import tomllib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tomli_w
 
-from gemkit.errors import GemkitError, OptionError
-from gemkit.events import Collapsed, EpochEnded, Event, Froze
-from gemkit.files import put
+from gemkit.errors import OptionError
+from gemkit.files import put, read, sweep
+from gemkit.metrics import last_line
 
-_NAMES = {EpochEnded: "epoch", Froze: "freeze", Collapsed: "collapse"}
+RunState = Literal["running", "interrupted", "failed", "done"]
+_CONFIG, _LOCK = "config.toml", ".lock"
+_PATIENCE = 20
+"""How often to ask for a lock, a twentieth of a second apart; `gemkit runs` holds one briefly."""
 
 
 @dataclass(frozen=True)
@@ -22,12 +30,16 @@ class RunDir:
     """The files of one run.
 
     config.toml           what was run, with every default written out
+    environment.json      the machine and the libraries, once for every time the run was started
     metrics.jsonl         one line for every epoch, freeze, collapse and error, as they happen
+    log.txt               the same for people, with the time
+    checkpoints/          the last two, until the run is done
     ladder/               the ticket of every density on the way, where weights are trained
     ticket.safetensors    what the search found
     finetuned.safetensors the same ticket with trained weights
     result.json           the outcome
     checks.json           sanity checks, where some were made, and a picture of them
+    .lock                 held by the process that is at work here
     """
 
     path: Path
@@ -37,52 +49,167 @@ class RunDir:
         """Where the ticket lies."""
         return self.path / "ticket.safetensors"
 
+    @property
+    def finetuned(self) -> Path:
+        """Where the ticket with trained weights lies."""
+        return self.path / "finetuned.safetensors"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the state of the run lies until it is done."""
+        return self.path / "checkpoints"
+
+    @property
+    def metrics(self) -> Path:
+        """Where the metrics lie."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def log(self) -> Path:
+        """Where the log lies."""
+        return self.path / "log.txt"
+
     def rung(self, number: int, density: float) -> Path:
         """Where a ticket of the ladder lies; names sort from dense to sparse."""
         folder = self.path / "ladder"
         folder.mkdir(exist_ok=True)
         return folder / f"{number:03d}-d{density:.4f}.safetensors"
 
-    @property
-    def finetuned(self) -> Path:
-        """Where the ticket with trained weights lies."""
-        return self.path / "finetuned.safetensors"
+    # --- what is run, on what, and what comes of it ---
+
+    def is_run(self) -> bool:
+        """Tell whether a run has begun here."""
+        return (self.path / _CONFIG).is_file()
 
     def write_config(self, data: Mapping[str, Any]) -> None:
         """Write what is run; TOML has no null, so unset values must be left out."""
-        write(self.path / "config.toml", tomli_w.dumps(data))
+        write(self.path / _CONFIG, tomli_w.dumps(data))
+
+    def config(self) -> dict[str, Any]:
+        """Read what is run."""
+        file = self.path / _CONFIG
+        try:
+            return tomllib.loads(read(file).decode())
+        except FileNotFoundError as error:
+            raise OptionError(
+                f"{self.path} is no run: there is no {_CONFIG}; start one with `gemkit run --out "
+                f"{self.path}`"
+            ) from error
+        except (OSError, ValueError, RecursionError) as error:
+            raise OptionError(f"{file} cannot be read: {error}; start another run") from error
+
+    def note_environment(self, now: Mapping[str, Any]) -> list[str]:
+        """Add the environment of this start, and tell what was another at the start before."""
+        file = self.path / "environment.json"
+        starts = _json(file) if file.exists() else []
+        starts = starts if isinstance(starts, list) else []
+        write(file, json.dumps([*starts, now], indent=2) + "\n")
+        before = starts[-1] if starts and isinstance(starts[-1], dict) else now
+        return [
+            f"{name} {before.get(name)} then, {value} now"
+            for name, value in now.items()
+            if before.get(name) != value
+        ]
 
     def write_result(self, data: Mapping[str, Any]) -> None:
         """Write the outcome."""
         write(self.path / "result.json", json.dumps(data, indent=2, allow_nan=False) + "\n")
 
-    @contextmanager
-    def metrics(self) -> Iterator[Callable[[Event], None]]:
-        """Yield a listener that writes metrics line by line, so that nothing is lost in a crash."""
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-
-            def write_line(event: str, fields: Mapping[str, Any]) -> None:
-                file.write(json.dumps({"event": event, **fields}, allow_nan=False) + "\n")
-                file.flush()
-
-            def listen(event: Event) -> None:
-                if type(event) in _NAMES:
-                    write_line(_NAMES[type(event)], asdict(event))
-
-            try:
-                yield listen
-            except GemkitError as error:
-                write_line("error", {"message": str(error)})
-                raise
+    def result(self) -> dict[str, Any] | None:
+        """Read the outcome, if there is one."""
+        file = self.path / "result.json"
+        data = _json(file) if file.exists() else None
+        if data is not None and not isinstance(data, dict):
+            raise OptionError(f"{file} holds no result; remove it to go on with the run")
+        return data
 
     def contents(self) -> list[str]:
-        """Name the files that are there."""
-        return sorted(file.name for file in self.path.iterdir())
+        """Name the files that are there for people to look at."""
+        names = (file.name for file in self.path.iterdir())
+        return sorted(name for name in names if not name.startswith("."))
+
+    # --- who works here, and how far the run is ---
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep every other process out; the system ends this when the process dies."""
+        with (self.path / _LOCK).open("a+", encoding="utf-8") as file:
+            if not _lock(file.fileno(), fcntl.LOCK_EX, _PATIENCE):
+                file.seek(0)
+                raise OptionError(
+                    f"{self.path} is in use by another process ({file.read(100).strip()}); wait "
+                    "for it, or stop it"
+                )
+            file.truncate(0)
+            file.write(f"process {os.getpid()}\n")
+            file.flush()
+            for folder in (self.path, self.path / "ladder", self.checkpoints):
+                sweep(folder)
+            yield
+
+    def state(self) -> RunState:
+        """Tell how far the run is, from its files alone."""
+        if self._is_locked():
+            return "running"
+        if (self.path / "result.json").is_file() and not self.checkpoints.exists():
+            return "done"
+        return "failed" if last_line(self.metrics).get("event") == "error" else "interrupted"
+
+    def _is_locked(self) -> bool:
+        try:
+            with (self.path / _LOCK).open("rb") as file:
+                return not _lock(file.fileno(), fcntl.LOCK_SH, 1)
+        except OSError:
+            return False
+
+    def finish(self) -> None:
+        """Remove what nobody needs any more; from then on the run is done."""
+        if self.checkpoints.exists():
+            shutil.rmtree(self.checkpoints)
+
+
+def _lock(handle: int, kind: int, patience: int) -> bool:
+    """Try a few times to get a lock."""
+    for attempt in range(patience):
+        try:
+            fcntl.flock(handle, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.05 * (attempt + 1 < patience))
+        else:
+            return True
+    return False
+
+
+def _json(file: Path) -> object:
+    """Read a JSON file that gemkit wrote."""
+    try:
+        data: object = json.loads(read(file))
+    except (OSError, ValueError, RecursionError) as error:
+        raise OptionError(f"{file} cannot be read: {error}") from error
+    return data
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any], path: str = "") -> list[str]:
+    """Say which settings two configurations do not share."""
+    found = []
+    for name in dict.fromkeys([*there, *here]):
+        one, other = there.get(name), here.get(name)
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            found += differences(one, other, f"{path}{name}.")
+        elif one != other:
+            found.append(f"{path}{name} is {_shown(one)} there and {_shown(other)} here")
+    return found
+
+
+def _shown(value: object) -> str:
+    return "not set" if value is None else repr(value)
 
 
 def check_free(folder: Path) -> None:
-    """Refuse a folder that a run would mix its files into."""
-    if folder.is_dir() and not any(folder.iterdir()):
+    """Refuse a folder that a run would mix its files into; a run that is there goes on."""
+    if RunDir(folder).is_run():
+        return
+    if folder.is_dir() and all(file.name == _LOCK for file in folder.iterdir()):
         return
     if folder.exists() or folder.is_symlink():
         what = "is not empty" if folder.is_dir() else "is not a folder"

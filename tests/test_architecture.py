@@ -38,6 +38,7 @@ ROWS = [
     ["lab", "checks"],
     ["examine", "examine_part", "plugins", "provenance"],
     ["api"],
+    ["metrics", "environment"],
     ["testing", "scaffold", "report", "rundir"],
     ["cli"],
     ["gemkit", "__init__"],

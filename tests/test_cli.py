@@ -19,8 +19,8 @@ PRUNERS = [
     *("gradual_ep_l2", "magnitude", "random", "dense"),
 ]
 FILES = [
-    *("config.toml", "finetuned.safetensors", "metrics.jsonl"),
-    *("result.json", "ticket.safetensors"),
+    *(".lock", "config.toml", "environment.json", "finetuned.safetensors"),
+    *("log.txt", "metrics.jsonl", "result.json", "ticket.safetensors"),
 ]
 
 

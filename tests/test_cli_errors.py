@@ -9,7 +9,7 @@ import pytest
 import torch
 from cli_runs import PLUGIN, TINY, Gemkit, answer, commands_in
 
-from gemkit.cli import running
+from gemkit.cli import session
 from gemkit.cli.bench import only_first_speaks
 from gemkit.cli.fields import parse_value
 from gemkit.errors import TrainingError
@@ -154,9 +154,11 @@ def test_a_collapse_keeps_config_and_metrics_and_no_ticket(gemkit):
     assert "gemkit: collapse at step" in shown.stderr
     assert shown.stderr.count("collapse at step") == 1
     assert "lower regularizer.weight" in shown.stderr
-    assert "keeps config.toml, metrics.jsonl; there is no ticket" in shown.stderr
+    left = ["checkpoints", "config.toml", "environment.json", "log.txt", "metrics.jsonl"]
+    assert f"keeps {', '.join(left)}; there is no ticket" in shown.stderr
     [folder] = Path("runs").iterdir()
-    assert sorted(file.name for file in folder.iterdir()) == ["config.toml", "metrics.jsonl"]
+    assert sorted(file.name for file in folder.iterdir()) == [".lock", *left]
+    assert "error: collapse at step" in (folder / "log.txt").read_text()
     last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["event"] == "error"
     assert last["message"].startswith("collapse at step")
@@ -180,14 +182,14 @@ def test_a_failure_of_fine_tuning_keeps_the_ticket(gemkit, monkeypatch):
     shown = gemkit("run", "--pruner", "random", *TINY)
     assert shown.exit_code == 2
     assert "gemkit: training diverged" in shown.stderr
-    assert "keeps config.toml, metrics.jsonl, ticket.safetensors\n" in shown.stderr
+    assert "log.txt, metrics.jsonl, ticket.safetensors\n" in shown.stderr
 
 
 def test_an_interruption_ends_with_130(gemkit, monkeypatch):
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(running.engine, "search", interrupt)
+    monkeypatch.setattr(session.engine, "search", interrupt)
     shown = gemkit("run", *TINY)
     assert shown.exit_code == 130
     assert shown.stderr.strip() == "gemkit: interrupted"
@@ -197,7 +199,7 @@ def test_an_unknown_exception_keeps_its_traceback(gemkit, monkeypatch):
     def break_down(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(running.engine, "search", break_down)
+    monkeypatch.setattr(session.engine, "search", break_down)
     shown = gemkit("run", *TINY)
     assert isinstance(shown.exception, ZeroDivisionError)
     assert "gemkit:" not in shown.stderr

@@ -1,14 +1,20 @@
 """Run directories are new, and their files whole."""
 
 import json
+import os
+import subprocess
+import sys
 import tomllib
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from gemkit import rundir
-from gemkit.errors import OptionError, TrainingError
-from gemkit.events import Collapsed, EpochEnded, Froze, PhaseStarted, StepEnded
+from gemkit.errors import CheckpointError, OptionError, TrainingError
+from gemkit.events import Collapsed, EpochEnded, Froze, Noted, PhaseStarted, StepEnded
+from gemkit.files import read
+from gemkit.metrics import Log, Metrics, last_line
 from gemkit.rundir import RunDir
 
 
@@ -39,9 +45,8 @@ def test_a_folder_that_cannot_be_made_is_explained():
 
 
 def test_metrics_are_on_disk_after_every_event():
-    folder = rundir.create(None, "mine")
-    file = folder.path / "metrics.jsonl"
-    with folder.metrics() as tell:
+    file = rundir.create(None, "mine").metrics
+    with Metrics(file) as tell:
         tell(PhaseStarted("search", 1, 2))
         tell(StepEnded("search", 1))
         assert file.read_text() == ""
@@ -58,10 +63,174 @@ def test_metrics_are_on_disk_after_every_event():
 
 def test_an_error_is_the_last_line_of_the_metrics():
     folder = rundir.create(None, "mine")
-    with pytest.raises(TrainingError), folder.metrics():
+    with pytest.raises(TrainingError), Metrics(folder.metrics):
         raise TrainingError("diverged")
-    [line] = (folder.path / "metrics.jsonl").read_text().splitlines()
+    [line] = folder.metrics.read_text().splitlines()
     assert json.loads(line) == {"event": "error", "message": "diverged"}
+
+
+def test_metrics_written_after_a_checkpoint_are_taken_back():
+    file = rundir.create(None, "mine").metrics
+    with Metrics(file) as tell:
+        tell(Froze(1, 0.5, 10, 9, 100))
+        saved = tell.state()
+        tell(Froze(2, 0.1, 10, 9, 100))
+        with file.open("a") as other:
+            other.write('{"event": "epo')  # killed while it wrote
+    with Metrics(file) as tell:
+        tell.restore_(saved)
+        tell(Froze(3, 0.1, 10, 9, 100))
+    assert [json.loads(line)["step"] for line in file.read_text().splitlines()] == [1, 3]
+    with Metrics(file) as tell, pytest.raises(CheckpointError, match="shorter than it was"):
+        tell.restore_({"offset": 10_000})
+
+
+@pytest.mark.parametrize(
+    ("text", "last"),
+    [
+        ("", {}),
+        ('{"event": "epoch", "epoch": 1}\n{"event": "err', {"event": "epoch", "epoch": 1}),
+        ("[1]\n", {}),
+        ("\ud7ff\n", {}),
+        ("[" * 100_000 + "\n", {}),
+    ],
+)
+def test_the_last_whole_line_tells_how_far_a_run_is(text, last):
+    file = Path("metrics.jsonl")
+    file.write_text(text)
+    assert last_line(file) == last
+
+
+def test_the_log_has_a_line_for_what_people_want_to_know():
+    log = Log(Path("log.txt"), now=lambda: datetime(2026, 1, 2, 3, 4, 5))
+    log(PhaseStarted("search", 3, 12))
+    log(StepEnded("search", 1))
+    log(EpochEnded("search", 1, 0.5, 0.75, 0.1, 0.01, 2.0))
+    log(Froze(2, 0.1, 10, 9, 100))
+    log(Noted("be careful"))
+    assert Path("log.txt").read_text().splitlines() == [
+        "2026-01-02 03:04:05  search: 3 epochs, 12 steps in all",
+        "2026-01-02 03:04:05  search 1/3: loss 0.5000, accuracy 0.7500, density 0.1000, lr 0.01",
+        "2026-01-02 03:04:05  freeze at step 2: 10 of 100 alive",
+        "2026-01-02 03:04:05  warning: be careful",
+    ]
+
+
+# --- who works here, and how far the run is ------------------------------------------------------
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from gemkit.rundir import RunDir
+with RunDir(Path(sys.argv[1])).locked():
+    print("locked", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_two_processes_cannot_work_on_one_run_and_a_dead_one_leaves_no_lock():
+    folder = rundir.create(Path("run"), "")
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, "run"], stdout=subprocess.PIPE, text=True, env={**os.environ}
+    )
+    with holder:
+        assert holder.stdout.readline() == "locked\n"
+        assert folder.state() == "running"
+        with (
+            pytest.raises(OptionError, match=f"in use by another process .process {holder.pid}"),
+            folder.locked(),
+        ):
+            raise AssertionError("two processes at once")
+        holder.kill()
+    with folder.locked():
+        assert folder.state() == "running"
+    assert folder.state() == "interrupted"
+
+
+def test_what_a_killed_process_left_half_written_is_removed_with_the_lock():
+    folder = rundir.create(Path("run"), "")
+    folder.checkpoints.mkdir()
+    for place in (folder.path, folder.checkpoints):
+        (place / ".gemkit-0123456789abcdef.tmp").write_bytes(b"half")
+        (place / "precious.tmp").touch()
+    with folder.locked():
+        left = [path.name for path in folder.path.rglob("*tmp")]
+        assert left == ["precious.tmp", "precious.tmp"]
+
+
+def test_the_files_of_a_run_tell_how_far_it_is():
+    folder = rundir.create(Path("run"), "")
+    folder.write_config({"density": 0.5})
+    assert folder.is_run()
+    assert folder.state() == "interrupted"
+    folder.metrics.write_text('{"event": "error", "message": "x"}\n')
+    assert folder.state() == "failed"
+    folder.checkpoints.mkdir()
+    folder.write_result({"accuracy": 0.5})
+    assert folder.state() == "failed"
+    folder.finish()
+    assert folder.state() == "done"
+
+
+def test_a_run_that_is_there_may_be_gone_on_with():
+    folder = rundir.create(Path("run"), "")
+    with folder.locked():
+        pass
+    rundir.check_free(folder.path)  # killed before anything else was written
+    (folder.path / "other").touch()
+    with pytest.raises(OptionError, match="not empty"):
+        rundir.check_free(folder.path)
+    folder.write_config({})
+    rundir.check_free(folder.path)
+
+
+def test_differences_are_told_by_name():
+    there = {"seed": 0, "search": {"epochs": 3, "lr": 0.1}, "versions": {"torch": "2"}}
+    here = {"seed": 0, "search": {"epochs": 4}, "versions": {"torch": "2"}, "density": 0.5}
+    assert rundir.differences(there, here) == [
+        "search.epochs is 3 there and 4 here",
+        "search.lr is 0.1 there and not set here",
+        "density is not set there and 0.5 here",
+    ]
+    assert rundir.differences(there, there) == []
+
+
+def test_another_environment_is_noticed():
+    folder = rundir.create(Path("run"), "")
+    assert folder.note_environment({"threads": 1, "torch": "2"}) == []
+    assert folder.note_environment({"threads": 2, "torch": "2"}) == ["threads 1 then, 2 now"]
+    assert len(json.loads((folder.path / "environment.json").read_text())) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reading"),
+    [
+        ("config.toml", b"\xff", RunDir.config),
+        ("config.toml", b"a = [" + b"[" * 100_000, RunDir.config),
+        ("result.json", b"[" * 100_000, RunDir.result),
+        ("result.json", b"[1]", RunDir.result),
+    ],
+)
+def test_a_file_that_is_not_what_it_should_be_is_a_clear_error(name, content, reading):
+    folder = rundir.create(Path("run"), "")
+    (folder.path / name).write_bytes(content)
+    with pytest.raises(OptionError, match=name):
+        reading(folder)
+
+
+def test_what_is_no_run_says_how_to_start_one():
+    with pytest.raises(OptionError, match=r"is no run.*gemkit run --out"):
+        RunDir(Path("nowhere")).config()
+
+
+def test_a_file_is_measured_before_it_is_read(tmp_path):
+    (tmp_path / "big").write_bytes(b"x" * 101)
+    assert read(tmp_path / "big", limit=101) == b"x" * 101
+    with pytest.raises(OSError, match="larger than 100 bytes"):
+        read(tmp_path / "big", limit=100)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="no ordinary file"):
+        read(tmp_path / "pipe")
 
 
 def test_config_and_result_read_back():

@@ -18,6 +18,7 @@ from gemkit.cli.progress import progress
 from gemkit.compaction import finetune
 from gemkit.data.source import Data
 from gemkit.errors import GemkitError
+from gemkit.keeping import Keeper
 from gemkit.models.custom import model_data
 from gemkit.parts import DatasetPart, ModelPart
 from gemkit.phase import Listener
@@ -51,7 +52,12 @@ class Bench:
         )
 
     def finetune(
-        self, ticket: Ticket, plan: Plan, seed: int, listeners: Sequence[Listener]
+        self,
+        ticket: Ticket,
+        plan: Plan,
+        seed: int,
+        listeners: Sequence[Listener],
+        keeper: Keeper | None = None,
     ) -> Ticket:
         """Train a ticket's weights and show how it goes."""
         with progress() as show:
@@ -64,6 +70,7 @@ class Bench:
                 runtime=self.runtime,
                 observers=[show, *listeners],
                 fabric=self.fabric,
+                keeper=keeper,
             )
 
 

@@ -116,7 +116,9 @@ def check_run(
         after=result["accuracy_after"],
     )
     made = CheckFile.about(ticket, job.finetune, lab, job.model, job.dataset)
-    book = made.continued(run_dir.path, force=False).with_trial(known)
+    book = made.continued(run_dir.path, force=False)
+    if not any((trial.check, trial.seed) == (TICKET, job.seed) for trial in book.trials):
+        book = book.with_trial(known)
     return carry_out(ticket, checks, seeds, lab, job.finetune, book, MARGIN)
 
 

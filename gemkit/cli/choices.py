@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from gemkit.cli.fields import Fields
-from gemkit.errors import GemkitError, OptionError
+from gemkit.errors import GemkitError, ModelError, OptionError
 from gemkit.models.custom import Custom, is_address
 from gemkit.options import from_data, report
 from gemkit.parts import DatasetPart, ModelPart
@@ -99,6 +99,24 @@ def model_part(
     part = registry.build("models", spec, fields)
     assert isinstance(part, ModelPart)
     return part
+
+
+def model_for(
+    registry: Registry, said: Mapping[str, Any], given: str | None, fields: Mapping[str, Any]
+) -> ModelPart:
+    """Build the network that a file speaks of, or the one given instead.
+
+    A file never makes gemkit run somebody's code: its own word for that is only repeated.
+    """
+    address = said.get("custom")
+    if address is not None and given is None:
+        raise ModelError(
+            f"the network is built by {address!r}; a file alone runs no code, so if you trust that "
+            "function, give --model with these very words"
+        )
+    if address is not None and given == address:
+        fields = {**{key: value for key, value in said.items() if key != "custom"}, **fields}
+    return model_part(registry, given or said, fields)
 
 
 def is_custom(registry: Registry, text: str) -> bool:

@@ -10,16 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field
 
 from gemkit.cli.choices import (
     dataset_part,
     make_plans,
     make_recipe,
+    model_for,
     model_part,
     switches,
     validated,
 )
 from gemkit.cli.fields import sort_fields
+from gemkit.cli.manner import Manner
+from gemkit.cli.options import LARGEST_SEED
 from gemkit.collapse import CollapsePolicy
 from gemkit.compose import check_fit, needs_training
 from gemkit.data.source import Data
@@ -85,6 +89,48 @@ class Job:
                 **self.plugins,
             },
         }
+
+
+class _Config(BaseModel):
+    """What config.toml holds; the parts in it are looked at one by one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    density: float = Field(gt=0, le=1)
+    seed: int = Field(ge=0, le=LARGEST_SEED)
+    on_collapse: CollapsePolicy
+    recipe: dict[str, Any]
+    model: dict[str, Any]
+    dataset: dict[str, Any]
+    search: dict[str, Any]
+    finetune: dict[str, Any]
+    runtime: dict[str, Any]
+    versions: dict[str, str]
+    run: dict[str, Any] = {}
+
+
+def job_of(registry: Registry, config: Mapping[str, Any], model: str | None) -> tuple[Job, Manner]:
+    """Make the job that a run's configuration describes; a file is believed in nothing.
+
+    `model` is what somebody typed, which a network of their own needs.
+    """
+    known = validated(_Config, config, "config")
+    network = model_for(registry, known.model, model, {})
+    dataset = dataset_part(registry, known.dataset, {})
+    recipe = registry.recipe(known.recipe)
+    job = Job(
+        recipe=recipe,
+        model=network,
+        dataset=dataset,
+        density=recipe.density or known.density,
+        search=validated(Plan, known.search, "search"),
+        finetune=validated(Plan, known.finetune, "finetune"),
+        seed=known.seed,
+        runtime=validated(Runtime, known.runtime, "runtime"),
+        on_collapse=known.on_collapse,
+        plugins=versions_of([*recipe.parts().values(), network, dataset], registry),
+    )
+    return job, validated(Manner, known.run, "run")
 
 
 def _title(part: Part) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 from gemkit.events import EpochEnded, Event
 from gemkit.report.tables import percent, text_table
 from gemkit.rundir import RunDir
+from gemkit.stateful import State
 from gemkit.ticket import Ticket
 
 
@@ -32,6 +33,21 @@ class Ladder:
         """Note the accuracy of the network that trains now."""
         if self.rungs and isinstance(event, EpochEnded) and event.phase == "search":
             self.rungs[-1]["accuracy"] = event.accuracy
+
+    def state(self) -> State:
+        """Tell which rungs there are."""
+        return {"rungs": self.rungs}
+
+    def restore_(self, state: State) -> None:
+        """Go on with the rungs of a ladder whose state this is."""
+        self.rungs = [
+            {
+                "density": float(rung["density"]),
+                "ticket": str(rung["ticket"]),
+                "accuracy": None if rung["accuracy"] is None else float(rung["accuracy"]),
+            }
+            for rung in state["rungs"]
+        ]
 
     def __str__(self) -> str:
         rows = [

@@ -13,9 +13,10 @@ from gemkit.cli.check import check
 from gemkit.cli.listing import parts, plugins, show
 from gemkit.cli.ratios import ratios
 from gemkit.cli.run import run
+from gemkit.cli.runs import resume, runs
 from gemkit.cli.speed import bench, compact
 from gemkit.cli.tickets import evaluate, finetune, ticket
-from gemkit.errors import GemkitError
+from gemkit.errors import GemkitError, Stopped
 
 
 class Program(click.Group):
@@ -47,6 +48,8 @@ class Program(click.Group):
             code: Any = inner()
         except GemkitError as error:
             _leave(str(error), 2)
+        except Stopped as stop:
+            _leave(str(stop), 128 + stop.signal)
         except click.Abort:
             _leave("interrupted", 130)
         except click.exceptions.NoArgsIsHelpError as error:
@@ -87,7 +90,7 @@ def main() -> None:
 
 
 for _command in (
-    *(run, check, finetune, evaluate, compact, bench, ticket, ratios),
+    *(run, resume, runs, check, finetune, evaluate, compact, bench, ticket, ratios),
     *(parts, show, plugins, new_plugin, check_plugin),
 ):
     main.add_command(_command)

@@ -9,7 +9,7 @@ import click
 from lightning_fabric import Fabric
 
 from gemkit.cli.bench import Bench, Split, only_first_speaks, open_fabric, set_up
-from gemkit.cli.choices import dataset_part, model_part, validated
+from gemkit.cli.choices import dataset_part, model_for, validated
 from gemkit.cli.fields import Fields, sort_fields
 from gemkit.cli.options import Answer
 from gemkit.engine import finetune_plan
@@ -142,16 +142,10 @@ def _model(
 
     A ticket never makes gemkit run somebody's code: its own word for that is only repeated.
     """
-    said = ticket.info.model or {}
-    address = said.get("custom")
-    if address is not None and given is None:
-        raise TicketError(
-            f"this ticket belongs to a network built by {address!r}; a ticket alone runs no code, "
-            "so if you trust that function, give --model with these very words"
-        )
-    if address is not None and given == address:
-        fields = {**{key: value for key, value in said.items() if key != "custom"}, **fields}
-    return model_part(registry, given or _spec(ticket, "model"), fields)
+    said: Mapping[str, Any] = ticket.info.model or {}
+    if given is None and "custom" not in said:
+        said = _spec(ticket, "model")
+    return model_for(registry, said, given, fields)
 
 
 def _spec(ticket: Ticket, what: Literal["model", "dataset"]) -> Mapping[str, Any]:

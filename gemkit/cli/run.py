@@ -8,6 +8,7 @@ import click
 from gemkit.cli.check import SEEDS
 from gemkit.cli.options import (
     BATCH_SIZE,
+    CHECKPOINT_MINUTES,
     EPOCHS,
     POLICIES,
     Answer,
@@ -34,6 +35,7 @@ Examples:
   gemkit run --rounding bernoulli -o regularizer.weight=3e-4 -o search.optimizer=adam
   gemkit show gem_miner > mine.toml; gemkit run --recipe mine.toml
   gemkit run --check shuffle --check reinit
+  gemkit resume runs/…                  # go on where it was interrupted
 """
 
 training_options = bundle(
@@ -124,7 +126,15 @@ training_options = bundle(
     type=click.Path(path_type=Path),
     metavar="DIR",
     show_default="runs/PRUNER-MODEL-DATASET-dDENSITY-sSEED",
-    help="Where the run's files go; must be new or empty.",
+    help="Where the run's files go; new, empty, or with this very run, which then goes on.",
+)
+@option(
+    "Output",
+    "--checkpoint-minutes",
+    type=click.FloatRange(0),
+    metavar="X",
+    default=CHECKPOINT_MINUTES,
+    help="How long to go on at most without saving; epochs' ends are saved as well.",
 )
 @answers_json
 @option(

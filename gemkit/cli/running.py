@@ -1,32 +1,28 @@
-"""The body of `gemkit run`."""
+"""The body of `gemkit run`, and of `gemkit resume`."""
 
 import shlex
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from gemkit import engine, rundir
+from gemkit import rundir
 from gemkit.checks import check_fit
 from gemkit.cli.bench import Bench, only_first_speaks, open_fabric, set_up
-from gemkit.cli.checking import check_run, lab_of, make_checks, report_text
+from gemkit.cli.checking import lab_of, make_checks, report_text
 from gemkit.cli.job import Job, resolve
-from gemkit.cli.ladder import Ladder
+from gemkit.cli.manner import Manner
 from gemkit.cli.options import Answer
-from gemkit.cli.progress import progress
-from gemkit.errors import GemkitError
+from gemkit.cli.session import Session
+from gemkit.environment import environment
+from gemkit.errors import OptionError
 from gemkit.parts import Observer
-from gemkit.phase import Listener
 from gemkit.plugins import load_plugins
 from gemkit.registry import Registry
 from gemkit.report.results import result_text
-from gemkit.report.tables import layer_table, percent
 from gemkit.rundir import RunDir
-from gemkit.ticket import Ticket
 
 
 def start(
@@ -40,104 +36,84 @@ def start(
     plugins: Sequence[Path],
     checks: Sequence[str],
     check_seeds: int,
+    checkpoint_minutes: float,
     **choices: Any,  # noqa: ANN401 - the rest of what `resolve` takes
 ) -> Answer:
     """Resolve what was asked for, check it, and only then load data, make files and compute."""
     registry = load_plugins(files=plugins)
     job = resolve(registry, world=world, training=training, **choices)
-    listeners = [_observer(registry, name) for name in observers]
-    controls = make_checks(registry, checks)
+    manner = Manner(
+        data_dir=str(world["data_dir"]) if world["data_dir"] else None,
+        observers=list(observers),
+        checks=list(checks),
+        check_seeds=check_seeds,
+        checkpoint_minutes=checkpoint_minutes,
+        plugins=[str(file) for file in plugins],
+    )
     if out is not None:
         rundir.check_free(out)
+    remark = partial(
+        say_what_is_ignored,
+        job,
+        density=training["density"] if density_given else None,
+        epochs=training["epochs"] if epochs_given else None,
+    )
+    return conduct(registry, job, manner, out, download=world["download"], remark=remark)
+
+
+def conduct(
+    registry: Registry,
+    job: Job,
+    manner: Manner,
+    out: Path | None,
+    *,
+    download: bool = False,
+    remark: Callable[[], None] = lambda: None,
+) -> Answer:
+    """Carry a job out in a folder, from its beginning or from where it was interrupted."""
+    listeners = [_observer(registry, name) for name in manner.observers]
+    controls = make_checks(registry, manner.checks)
     fabric = open_fabric(job.runtime)
     with only_first_speaks(fabric) as nowhere:
-        say_what_is_ignored(
-            job,
-            density=training["density"] if density_given else None,
-            epochs=training["epochs"] if epochs_given else None,
-        )
+        remark()
+        world = {"data_dir": manner.folder, "download": download}
         bench = set_up(job.model, job.dataset, world, job.seed, job.runtime, fabric)
         job = job.decided(bench.data)
         lab = lab_of(job, bench, registry)
         check_fit(controls, lab)
         run_dir = rundir.create(nowhere or out, job.name)
-        run_dir.write_config(job.to_data())
-        click.echo(job.recipe.to_toml())
-        with _saying_what_remains(run_dir), run_dir.metrics() as log:
-            heard_by = [part.listen(run_dir.path) for part in listeners]
-            data = carry_out(job, bench, run_dir, [log, *heard_by])
-        run_dir.write_result(data)
-        text = result_text(data, _next_command(data, plugins, world["data_dir"]))
-        if controls:
-            data["checks"] = check_run(job, run_dir, data, controls, lab, check_seeds)
-            text = f"{text}\n\n{report_text(data['checks'])}"
+        with run_dir.locked():
+            _enter(run_dir, job, manner, bench)
+            session = Session(job, manner, bench, run_dir)
+            data = session.result([part.listen(run_dir.path) for part in listeners])
+            text = result_text(data, _next_command(data, manner))
+            if controls:
+                data["checks"] = session.checked(data, controls, lab)
+                text = f"{text}\n\n{report_text(data['checks'])}"
+            run_dir.finish()
     return Answer(data, text)
 
 
-def carry_out(
-    job: Job, bench: Bench, run_dir: RunDir, listeners: Sequence[Listener]
-) -> dict[str, Any]:
-    """Search, measure, fine-tune, measure; every ticket is on disk as soon as it exists."""
-    began = time.perf_counter()
-    ladder = Ladder(run_dir, partial(bench.label, versions=job.plugins))
-    ticket = _search(job, bench, [ladder.listen, *listeners], ladder.add)
-    ticket.save(run_dir.ticket)
-    searched = time.perf_counter()
-    before = bench.measure(ticket)
-    if ladder.rungs:
-        click.echo(f"{ladder}\n")
-    click.echo(layer_table(ticket))
-    click.echo(f"\naccuracy before fine-tuning: {percent(before)}\n")
-    trained = bench.finetune(ticket, job.finetune, job.seed, listeners)
-    trained.save(run_dir.finetuned)
-    after = bench.measure(trained)
-    ended = time.perf_counter()
-    return {
-        "pruner": job.recipe.pruner,
-        "density_target": ticket.info.density_target,
-        "density": ticket.density,
-        "kept": ticket.kept,
-        "prunable": ticket.prunable,
-        "alive": ticket.info.alive,
-        "accuracy_before": before,
-        "accuracy_after": after,
-        "seed": job.seed,
-        "epochs": ticket.info.epochs,
-        "finetune_epochs": job.finetune.epochs,
-        "seconds": round(ended - began, 3),
-        "seconds_search": round(searched - began, 3),
-        "ticket": str(run_dir.ticket),
-        "finetuned": str(run_dir.finetuned),
-        "ladder": ladder.rungs,
-        "run_dir": str(run_dir.path),
-        "device": str(bench.fabric.device),
-        "recipe": ticket.info.recipe,
-        "model": ticket.info.model,
-        "dataset": ticket.info.dataset,
-        "versions": ticket.info.versions,
-        "layers": [layer._asdict() for layer in ticket.layers],
-    }
-
-
-def _search(
-    job: Job, bench: Bench, listeners: Sequence[Listener], on_ticket: Callable[[Ticket], None]
-) -> Ticket:
-    """Find the ticket and show how it goes."""
-    with progress() as show:
-        ticket = engine.search(
-            job.recipe,
-            bench.model,
-            bench.data,
-            density=job.density,
-            plan=job.search,
-            seed=job.seed,
-            runtime=job.runtime,
-            on_collapse=job.on_collapse,
-            observers=[show, *listeners],
-            fabric=bench.fabric,
-            on_ticket=on_ticket,
+def _enter(run_dir: RunDir, job: Job, manner: Manner, bench: Bench) -> None:
+    """Write down what is run, or see that what is there already is just that."""
+    config = job.to_data()
+    if run_dir.is_run():
+        there = {name: value for name, value in run_dir.config().items() if name != "run"}
+        if other := rundir.differences(there, config):
+            raise OptionError(
+                f"{run_dir.path} holds another run, and nothing was changed there:\n  - "
+                + "\n  - ".join(other)
+                + "\ngive another --out, or what that run was started with"
+            )
+        click.echo(f"note: {run_dir.path} holds this run; going on with it", err=True)
+    run_dir.write_config({**config, "run": manner.to_data()})
+    if changed := run_dir.note_environment(environment(bench.fabric.device)):
+        click.echo(
+            f"note: this is not where the run was started ({'; '.join(changed)}), so its result "
+            "may differ in the last bits",
+            err=True,
         )
-    return bench.label(ticket, job.plugins)
+    click.echo(job.recipe.to_toml())
 
 
 def say_what_is_ignored(job: Job, *, density: float | None, epochs: int | None = None) -> None:
@@ -157,17 +133,6 @@ def say_what_is_ignored(job: Job, *, density: float | None, epochs: int | None =
         )
 
 
-@contextmanager
-def _saying_what_remains(run_dir: RunDir) -> Iterator[None]:
-    """Add to an error what the run leaves behind."""
-    try:
-        yield
-    except GemkitError as error:
-        remains = ", ".join(run_dir.contents())
-        ticket = "" if run_dir.ticket.exists() else "; there is no ticket"
-        raise type(error)(f"{error}\n{run_dir.path} keeps {remains}{ticket}") from error
-
-
 def _observer(registry: Registry, name: str) -> Observer:
     """Build the observer of this name."""
     part = registry.build("observers", name)
@@ -175,10 +140,10 @@ def _observer(registry: Registry, name: str) -> Observer:
     return part
 
 
-def _next_command(data: Mapping[str, Any], plugins: Sequence[Path], folder: Path | None) -> str:
+def _next_command(data: Mapping[str, Any], manner: Manner) -> str:
     """Suggest what to try with the ticket: does another order of the data make a difference?"""
     words = ["gemkit", "finetune", data["ticket"], "--seed", str(data["seed"] + 1)]
-    words += [word for file in plugins for word in ("--plugin", str(file))]
-    words += ["--data-dir", str(folder)] if folder else []
+    words += [word for file in manner.plugins for word in ("--plugin", file)]
+    words += ["--data-dir", manner.data_dir] if manner.data_dir else []
     words += ["--model", data["model"]["custom"]] if "custom" in data["model"] else []
     return shlex.join(words)

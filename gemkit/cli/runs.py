@@ -1,0 +1,68 @@
+"""`gemkit runs` and `gemkit resume`: what runs there are, and how one goes on."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gemkit.cli.options import (
+    Answer,
+    SectionedCommand,
+    answers_json,
+    option,
+    plugin_option,
+)
+
+
+@click.command(cls=SectionedCommand, short_help="Go on with an interrupted run.")
+@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+@option(
+    "Network and data",
+    "--model",
+    metavar="NAME",
+    show_default="the run's",
+    help="Needed again for a network of your own: a file alone runs no code.",
+)
+@option(
+    "Network and data",
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    envvar="GEMKIT_DATA",
+    show_envvar=True,
+    show_default="the run's",
+    help="Where data sets are kept.",
+)
+@option(
+    "Output",
+    "--checkpoint-minutes",
+    type=click.FloatRange(0),
+    metavar="X",
+    show_default="the run's",
+    help="How long to go on at most without saving; epochs' ends are saved as well.",
+)
+@answers_json
+@plugin_option
+def resume(**options: Any) -> Answer:  # noqa: ANN401
+    """Go on with a RUN that was interrupted, from its last checkpoint.
+
+    On a CPU it ends with the same ticket, metrics and weights, to the bit, as a run that nobody
+    interrupted. Plugin files and networks of your own have to be given again.
+    """
+    from gemkit.cli.resuming import go_on
+
+    return go_on(**options)
+
+
+@click.command(cls=SectionedCommand, short_help="List runs and how far they are.")
+@click.argument("folder", metavar="[DIR]", default="runs", type=click.Path(path_type=Path))
+@answers_json
+def runs(folder: Path) -> Answer:
+    """List the runs in DIR (`runs` unless another is given): state, pruner, density, accuracy.
+
+    A run is running, interrupted (`gemkit resume` goes on with it), failed, or done.
+    """
+    from gemkit.report.runs import runs_data, runs_text
+
+    listed = runs_data(folder)
+    return Answer({"runs": listed}, runs_text(listed, folder))

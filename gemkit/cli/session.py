@@ -1,0 +1,219 @@
+"""One process at work on a run, which others may have begun."""
+
+import hashlib
+import json
+import shlex
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from signal import Signals
+from typing import Any
+
+import click
+
+from gemkit import engine
+from gemkit.cli import signals
+from gemkit.cli.bench import Bench
+from gemkit.cli.checking import Checks, check_run
+from gemkit.cli.job import Job
+from gemkit.cli.ladder import Ladder
+from gemkit.cli.manner import Manner
+from gemkit.cli.progress import progress
+from gemkit.errors import GemkitError, Stopped
+from gemkit.keeping import DiskKeeper
+from gemkit.lab import Lab
+from gemkit.metrics import Log, Metrics
+from gemkit.phase import Listener
+from gemkit.report.tables import layer_table, percent
+from gemkit.rundir import RunDir
+from gemkit.stateful import State
+from gemkit.ticket import Ticket
+
+
+class Session:
+    """One process at work on a run; there may have been others before."""
+
+    def __init__(self, job: Job, manner: Manner, bench: Bench, run_dir: RunDir) -> None:
+        self.job = job
+        self.manner = manner
+        self.bench = bench
+        self.run_dir = run_dir
+        self.log = Log(run_dir.log)
+
+    def result(self, listeners: Sequence[Listener]) -> dict[str, Any]:
+        """Return the outcome, which is there already or comes about now."""
+        known = self.run_dir.result()
+        place, done = self.bench.fabric.broadcast((self.run_dir.checkpoints, known is not None))
+        if known is not None or done:
+            return known or {}
+        with (
+            self._saying_what_remains(),
+            signals.noticed() as ear,
+            Metrics(self.run_dir.metrics) as metrics,
+        ):
+            ladder = Ladder(self.run_dir, partial(self.bench.label, versions=self.job.plugins))
+            watch = Stopwatch()
+            first = self.bench.fabric.is_global_zero
+            keeper = DiskKeeper(
+                place,
+                fingerprint(self.job),
+                minutes=self.manner.checkpoint_minutes,
+                beside={"metrics": metrics, "ladder": ladder, "watch": watch} if first else {},
+                asked_to_stop=ear.asked_to_stop,
+                told=self._warn,
+                writes=first,
+            )
+            if keeper.phase is None:
+                metrics.clear()
+            self.log.say(f"resumed in {keeper.phase}" if keeper.phase else "started")
+            heard_by: list[Listener] = [metrics, self.log, *listeners]
+            data = carry_out(self.job, self.bench, self.run_dir, heard_by, ladder, watch, keeper)
+        self.run_dir.write_result(data)
+        self.log.say("done")
+        return data
+
+    def checked(self, data: Mapping[str, Any], controls: Checks, lab: Lab) -> dict[str, Any]:
+        """Compare the ticket with its controls."""
+        with self._saying_what_remains(), signals.raised():
+            return check_run(self.job, self.run_dir, data, controls, lab, self.manner.check_seeds)
+
+    def _warn(self, words: str) -> None:
+        self.log.say(f"warning: {words}")
+        click.echo(f"warning: {words}", err=True)
+
+    @contextmanager
+    def _saying_what_remains(self) -> Iterator[None]:
+        """Add to an error, or to a signal's effect, what the run leaves behind and how it goes on.
+
+        Python files are named here, and only given again by somebody who trusts them are they run.
+        """
+        again = shlex.join(_resume_words(self.run_dir.path, self.job, self.manner))
+        try:
+            yield
+        except GemkitError as error:
+            self.log.say(f"error: {error}")
+            remains = ", ".join(self.run_dir.contents())
+            ticket = "" if self.run_dir.ticket.exists() else "; there is no ticket"
+            raise type(error)(f"{error}\n{self.run_dir.path} keeps {remains}{ticket}") from error
+        except Stopped as stop:
+            words = f"stopped by {Signals(stop.signal).name}; go on with: {again}"
+            self.log.say(words)
+            raise Stopped(stop.signal, words) from stop
+
+
+class Stopwatch:
+    """How long a run has worked, in all its sessions together."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter()
+        self.search = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """The time since the beginning, without the time between sessions."""
+        return time.perf_counter() - self._began
+
+    def lap(self) -> None:
+        """Note that the search is done."""
+        self.search = self.seconds
+
+    def state(self) -> State:
+        """Tell both times."""
+        return {"seconds": self.seconds, "search": self.search}
+
+    def restore_(self, state: State) -> None:
+        """Go on from the times of a stopwatch whose state this is."""
+        self._began = time.perf_counter() - float(state["seconds"])
+        self.search = float(state["search"])
+
+
+def fingerprint(job: Job) -> str:
+    """Return what tells the checkpoints of this job from those of any other."""
+    return hashlib.sha256(json.dumps(job.to_data(), sort_keys=True).encode()).hexdigest()
+
+
+def carry_out(
+    job: Job,
+    bench: Bench,
+    run_dir: RunDir,
+    listeners: Sequence[Listener],
+    ladder: Ladder,
+    watch: Stopwatch,
+    keeper: DiskKeeper,
+) -> dict[str, Any]:
+    """Search, measure, fine-tune, measure; every ticket is on disk as soon as it exists."""
+    if keeper.phase == "finetune":
+        ticket = Ticket.load(run_dir.ticket)
+    else:
+        ticket = _search(job, bench, [ladder.listen, *listeners], ladder.add, keeper)
+        ticket.save(run_dir.ticket)
+        watch.lap()
+    before = bench.measure(ticket)
+    if ladder.rungs:
+        click.echo(f"{ladder}\n")
+    click.echo(layer_table(ticket))
+    click.echo(f"\naccuracy before fine-tuning: {percent(before)}\n")
+    trained = bench.finetune(ticket, job.finetune, job.seed, listeners, keeper)
+    trained.save(run_dir.finetuned)
+    after = bench.measure(trained)
+    return {
+        "pruner": job.recipe.pruner,
+        "density_target": ticket.info.density_target,
+        "density": ticket.density,
+        "kept": ticket.kept,
+        "prunable": ticket.prunable,
+        "alive": ticket.info.alive,
+        "accuracy_before": before,
+        "accuracy_after": after,
+        "seed": job.seed,
+        "epochs": ticket.info.epochs,
+        "finetune_epochs": job.finetune.epochs,
+        "seconds": round(watch.seconds, 3),
+        "seconds_search": round(watch.search, 3),
+        "ticket": str(run_dir.ticket),
+        "finetuned": str(run_dir.finetuned),
+        "ladder": ladder.rungs,
+        "run_dir": str(run_dir.path),
+        "device": str(bench.fabric.device),
+        "recipe": ticket.info.recipe,
+        "model": ticket.info.model,
+        "dataset": ticket.info.dataset,
+        "versions": ticket.info.versions,
+        "layers": [layer._asdict() for layer in ticket.layers],
+    }
+
+
+def _search(
+    job: Job,
+    bench: Bench,
+    listeners: Sequence[Listener],
+    on_ticket: Callable[[Ticket], None],
+    keeper: DiskKeeper,
+) -> Ticket:
+    """Find the ticket and show how it goes."""
+    with progress() as show:
+        ticket = engine.search(
+            job.recipe,
+            bench.model,
+            bench.data,
+            density=job.density,
+            plan=job.search,
+            seed=job.seed,
+            runtime=job.runtime,
+            on_collapse=job.on_collapse,
+            observers=[show, *listeners],
+            fabric=bench.fabric,
+            on_ticket=on_ticket,
+            keeper=keeper,
+        )
+    return bench.label(ticket, job.plugins)
+
+
+def _resume_words(folder: Path, job: Job, manner: Manner) -> list[str]:
+    """Say what to type for a run to go on; code of one's own has to be named again."""
+    custom = job.to_data()["model"].get("custom")
+    words = ["gemkit", "resume", str(folder)]
+    words += [word for file in manner.plugins for word in ("--plugin", file)]
+    return words + (["--model", custom] if custom else [])

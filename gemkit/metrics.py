@@ -1,0 +1,109 @@
+"""What a run writes down as it goes: metrics for programs, a log for people."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from gemkit.errors import CheckpointError, GemkitError
+from gemkit.events import Collapsed, EpochEnded, Event, Froze, Noted, PhaseStarted
+from gemkit.stateful import State, count_in
+
+_NAMES = {EpochEnded: "epoch", Froze: "freeze", Collapsed: "collapse"}
+
+
+class Metrics:
+    """A file with one JSON line for every epoch, freeze, collapse and error, as they happen.
+
+    A resumed run takes back what was written after its checkpoint, so no line is there twice.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = path.open("ab")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with suppress(OSError):  # a full disk must not hide what went wrong
+            if isinstance(error, GemkitError):
+                self._write("error", {"message": str(error)})
+            self._file.close()
+
+    def __call__(self, event: Event) -> None:
+        """Write down what belongs into the metrics."""
+        if type(event) in _NAMES:
+            self._write(_NAMES[type(event)], asdict(event))
+
+    def state(self) -> State:
+        """Tell how long the file is, which is then certain to be on disk."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return {"offset": self._file.tell()}
+
+    def clear(self) -> None:
+        """Begin again from nothing."""
+        self._file.truncate(0)
+
+    def restore_(self, state: State) -> None:
+        """Cut the file to what it was when its state was saved."""
+        offset = count_in(state, "offset")
+        if self.path.stat().st_size < offset:
+            raise CheckpointError(f"{self.path} is shorter than it was when the run was saved")
+        self._file.truncate(offset)
+
+    def _write(self, event: str, fields: Mapping[str, Any]) -> None:
+        line = json.dumps({"event": event, **fields}, allow_nan=False)
+        self._file.write(line.encode() + b"\n")
+        self._file.flush()
+
+
+def last_line(path: Path, most: int = 1 << 16) -> Mapping[str, Any]:
+    """Return the last whole line of a metrics file, or nothing where there is none."""
+    with suppress(OSError, ValueError, RecursionError), path.open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - most))
+        for line in reversed(file.read(most).splitlines(keepends=True)):
+            if line.endswith(b"\n"):
+                data = json.loads(line)
+                return data if isinstance(data, dict) else {}
+    return {}
+
+
+class Log:
+    """A file with a line, and the time, for everything worth knowing; it only ever grows."""
+
+    def __init__(self, path: Path, now: Callable[[], datetime] = datetime.now) -> None:
+        self.path = path
+        self._now = now
+        self._epochs = 0
+
+    def say(self, words: str) -> None:
+        """Add a line."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(f"{self._now():%Y-%m-%d %H:%M:%S}  {words}\n")
+
+    def __call__(self, event: Event) -> None:
+        """Add a line for an event, unless it is one of very many."""
+        if isinstance(event, PhaseStarted):
+            self._epochs = event.epochs
+            self.say(f"{event.phase}: {event.epochs} epochs, {event.steps} steps in all")
+        elif isinstance(event, EpochEnded):
+            self.say(
+                f"{event.phase} {event.epoch}/{self._epochs}: loss {event.loss:.4f}, accuracy "
+                f"{event.accuracy:.4f}, density {event.density:.4f}, lr {event.lr:.3g}"
+            )
+        elif isinstance(event, Froze):
+            self.say(f"freeze at step {event.step}: {event.alive:,} of {event.prunable:,} alive")
+        elif isinstance(event, Collapsed | Noted):
+            self.say(f"warning: {event.message}")

@@ -1,0 +1,68 @@
+"""The runs in a folder: how far they are, and what came of them."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gemkit.errors import GemkitError, OptionError
+from gemkit.metrics import last_line
+from gemkit.report.tables import percent, text_table
+from gemkit.rundir import RunDir
+
+
+def runs_data(folder: Path) -> list[dict[str, Any]]:
+    """Describe the run that a folder is, or every run in it."""
+    if not folder.is_dir():
+        raise OptionError(f"there is no folder {folder}; `gemkit run` makes one")
+    own = [RunDir(folder)] if RunDir(folder).is_run() else []
+    inner = [RunDir(path) for path in sorted(folder.iterdir()) if path.is_dir()]
+    return [_described(run) for run in own or inner if run.is_run()]
+
+
+def _described(run: RunDir) -> dict[str, Any]:
+    """Tell what is known of a run; one whose files cannot be read says why."""
+    known: dict[str, Any] = {"run": str(run.path), "state": run.state()}
+    try:
+        config, result = run.config(), run.result() or {}
+    except GemkitError as error:
+        return known | {"state": "unreadable", "problem": str(error)}
+    last = last_line(run.metrics)
+    recipe = config.get("recipe")
+    return known | {
+        "pruner": recipe.get("pruner") if isinstance(recipe, dict) else None,
+        "density": _number(result.get("density", config.get("density"))),
+        "accuracy_before": _number(result.get("accuracy_before")),
+        "accuracy_after": _number(result.get("accuracy_after")),
+        "phase": last.get("phase"),
+        "epoch": last.get("epoch"),
+        "problem": last.get("message") if last.get("event") == "error" else None,
+    }
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and abs(value) <= 1 else None
+
+
+def runs_text(runs: Sequence[Mapping[str, Any]], folder: Path) -> str:
+    """Show runs as a table."""
+    if not runs:
+        return f"there are no runs in {folder}"
+    header = ("run", "state", "pruner", "density", "before", "after", "last epoch")
+    return text_table(header, [_row(run) for run in runs], numbers=(3, 4, 5))
+
+
+def _row(run: Mapping[str, Any]) -> tuple[str, ...]:
+    density = run.get("density")
+    epoch = f"{run.get('phase')} {run.get('epoch')}" if run.get("epoch") else ""
+    return (
+        Path(run["run"]).name or run["run"],
+        run["state"],
+        str(run.get("pruner") or ""),
+        "" if density is None else f"{density:.4f}",
+        *(_share(run.get(f"accuracy_{when}")) for when in ("before", "after")),
+        epoch,
+    )
+
+
+def _share(accuracy: float | None) -> str:
+    return "" if accuracy is None else percent(accuracy)

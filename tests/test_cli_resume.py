@@ -1,0 +1,283 @@
+"""`gemkit resume`, `gemkit runs`, and `gemkit run` into a folder that holds a run."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from cli_runs import PLUGIN, TINY, Gemkit, answer, commands_in
+
+from gemkit.checkpoint import Shelf
+from gemkit.keeping import DiskKeeper
+from gemkit.rundir import RunDir
+from gemkit.ticket import Ticket
+
+TICKETS = ("ticket.safetensors", "finetuned.safetensors")
+
+
+@pytest.fixture
+def gemkit(tmp_path, monkeypatch) -> Gemkit:
+    """Return a function that runs a command in an empty folder."""
+    return commands_in(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def signalled(monkeypatch):
+    """Let a run receive a signal when it looks at its keeper for the n-th time."""
+
+    def at(look: int, number: signal.Signals = signal.SIGTERM) -> None:
+        whole, looks = DiskKeeper.look, iter(range(1, 1000))
+
+        def look_and_hear(self: DiskKeeper, *, epoch_ended: bool = False) -> None:
+            if next(looks) == look:
+                os.kill(os.getpid(), number)
+            whole(self, epoch_ended=epoch_ended)
+
+        monkeypatch.setattr(DiskKeeper, "look", look_and_hear)
+
+    return at
+
+
+def files(folder: str) -> list[bytes]:
+    return [Path(folder, name).read_bytes() for name in TICKETS]
+
+
+def metrics(folder: str) -> list[dict]:
+    lines = map(json.loads, (Path(folder) / "metrics.jsonl").read_text().splitlines())
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["int", "term"]
+)
+@pytest.mark.parametrize("look", [2, 14], ids=["search", "finetune"])
+def test_a_signal_saves_the_run_and_resume_ends_it_as_if_nothing_had_been(
+    gemkit, signalled, number, code, look
+):
+    whole = answer(gemkit("run", *TINY, "--out", "whole", "--json"))
+    signalled(look, number)
+    stopped = gemkit("run", *TINY, "--out", "run")
+    assert stopped.exit_code == code
+    assert stopped.stderr.endswith(
+        f"gemkit: stopped by {number.name}; go on with: gemkit resume run\n"
+    )
+    assert "Traceback" not in stopped.stderr
+    [listed] = answer(gemkit("runs", "run", "--json"))["runs"]
+    assert listed["state"] == "interrupted"
+    resumed = answer(gemkit("resume", "run", "--json"))
+    own = {"seconds", "seconds_search", "ticket", "finetuned", "run_dir"}
+    assert {name: resumed[name] for name in resumed.keys() - own} == {
+        name: whole[name] for name in whole.keys() - own
+    }
+    assert files("run") == files("whole")
+    assert metrics("run") == metrics("whole")
+    assert not RunDir(Path("run")).checkpoints.exists()
+
+
+def test_running_again_into_the_same_folder_resumes(gemkit, signalled):
+    signalled(5)
+    words = ("run", "--pruner", "imp_long_cold", *TINY, "--out", "run")
+    assert gemkit(*words).exit_code == 143
+    again = gemkit(*words, "--json")
+    assert "note: run holds this run; going on with it" in again.stderr
+    result = answer(again)
+    whole = answer(gemkit(*words[:-1], "whole", "--json"))
+    assert files("run") == files("whole")
+    assert [rung["accuracy"] for rung in result["ladder"]] == [
+        rung["accuracy"] for rung in whole["ladder"]
+    ]
+
+
+def test_a_run_that_is_done_is_not_done_again(gemkit):
+    first = answer(gemkit("run", *TINY, "--out", "run", "--json"))
+    before = {path: path.stat().st_mtime_ns for path in Path("run").glob("*.safetensors")}
+    for words in (("run", *TINY, "--out", "run"), ("resume", "run")):
+        assert answer(gemkit(*words, "--json")) == first
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_another_configuration_is_refused_and_what_differs_is_said(gemkit):
+    gemkit("run", *TINY, "--out", "run")
+    before = {path: path.read_bytes() for path in Path("run").iterdir()}
+    shown = gemkit("run", *TINY, "--seed", "7", "-o", "regularizer.weight=1e-3", "--out", "run")
+    assert shown.exit_code == 2
+    assert "run holds another run, and nothing was changed there" in shown.stderr
+    assert "seed is 0 there and 7 here" in shown.stderr
+    assert "recipe.regularizer.weight is 0.0001 there and 0.001 here" in shown.stderr
+    assert {path: path.read_bytes() for path in Path("run").iterdir()} == before
+
+
+def test_a_configuration_that_was_edited_no_longer_fits_its_checkpoints(gemkit, signalled):
+    signalled(5)
+    gemkit("run", *TINY, "--out", "run")
+    config = Path("run/config.toml")
+    config.write_text(config.read_text().replace("seed = 0", "seed = 1"))
+    shown = gemkit("resume", "run")
+    assert shown.exit_code == 2
+    assert "belong to another configuration" in shown.stderr
+
+
+def test_other_versions_are_another_configuration(gemkit, signalled):
+    signalled(5)
+    gemkit("run", *TINY, "--out", "run")
+    config = Path("run/config.toml")
+    text = config.read_text()
+    [torch] = [line for line in text.splitlines() if line.startswith("torch = ")]
+    config.write_text(text.replace(torch, 'torch = "1.0"'))
+    shown = gemkit("resume", "run")
+    assert shown.exit_code == 2
+    assert "versions.torch is '1.0' there" in shown.stderr
+
+
+def test_code_of_ones_own_is_only_run_when_it_is_given_again(gemkit, signalled):
+    Path("mine.py").write_text(PLUGIN)
+    Path("nets.py").write_text(
+        "from gemkit.testing.tiny import fresh_net\n"
+        "def build(shape, classes):\n    return fresh_net(classes, shape[0])\n"
+    )
+    small = [word for word in TINY if word not in {"-o", "model.width=4"}]
+    words = ("--pruner", "steady", "--plugin", "mine.py", "--model", "nets:build")
+    small = ["-o", "dataset.samples=60", *[word for word in small if "samples" not in word]]
+    signalled(3)
+    stopped = gemkit("run", *words, *small, "--out", "run")
+    assert stopped.exit_code == 143, stopped.stderr
+    again = "gemkit resume run --plugin mine.py --model nets:build"
+    assert f"go on with: {again}\n" in stopped.stderr
+    shown = gemkit("resume", "run")
+    assert (shown.exit_code, "give --model with these very words" in shown.stderr) == (2, True)
+    shown = gemkit("resume", "run", "--model", "nets:build")
+    assert shown.exit_code == 2
+    assert "unknown scores 'steady'" in shown.stderr
+    assert "was started with --plugin mine.py; a file alone runs no code" in shown.stderr
+    assert "talks" not in shown.output
+    shown = gemkit(*again.split()[1:], "--json")
+    assert shown.exit_code == 0, shown.stderr
+    Path("mine.py").write_text(PLUGIN + "# changed\n")
+    shown = gemkit(*again.split()[1:])
+    assert "versions.mine.py is 'sha256:" in shown.stderr
+
+
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(gemkit, signalled):
+    whole = answer(gemkit("run", *TINY, "--out", "whole", "--json"))
+    signalled(10)
+    gemkit("run", *TINY, "--out", "run", "--checkpoint-minutes", "0")
+    newest, before = Shelf(Path("run/checkpoints")).files()
+    newest.write_bytes(newest.read_bytes()[:1000])
+    shown = gemkit("resume", "run", "--json")
+    assert f"warning: checkpoint {newest} is cut off or damaged" in shown.stderr
+    assert answer(shown)["accuracy_after"] == whole["accuracy_after"]
+    assert files("run") == files("whole")
+    assert before.exists() is False
+
+
+def test_the_checks_of_a_run_are_gone_on_with(gemkit, monkeypatch):
+    words = ("run", "--pruner", "random", *TINY, "--check", "shuffle", "--check-seeds", "2")
+    whole = answer(gemkit(*words, "--out", "whole", "--json"))
+    import gemkit.cli.checkfile as checkfile
+
+    write, turns = checkfile.CheckFile.write, iter(range(100))
+
+    def write_once(self, margin):
+        if next(turns) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return write(self, margin)
+
+    monkeypatch.setattr(checkfile.CheckFile, "write", write_once)
+    stopped = gemkit(*words, "--out", "run")
+    assert stopped.exit_code == 143
+    assert "go on with: gemkit resume run" in stopped.stderr
+    assert RunDir(Path("run")).state() == "interrupted"
+    resumed = answer(gemkit("resume", "run", "--json"))
+    assert resumed["checks"]["trials"] == whole["checks"]["trials"]
+    assert Path("run/checks.json").read_bytes() == Path("whole/checks.json").read_bytes()
+
+
+def test_runs_are_listed_with_state_pruner_density_and_accuracy(gemkit, signalled):
+    assert gemkit("runs").exit_code == 2
+    done = answer(gemkit("run", "--pruner", "random", *TINY, "--json"))
+    gemkit("run", "--epochs", "3", *TINY, "-o", "regularizer.weight=0.5", "--seed", "1")
+    signalled(5)
+    gemkit("run", *TINY, "--seed", "2")
+    Path("runs/broken").mkdir()
+    Path("runs/broken/config.toml").write_text("[")
+    Path("runs/other").mkdir()
+    listed = answer(gemkit("runs", "--json"))["runs"]
+    states = {Path(run["run"]).name: run["state"] for run in listed}
+    assert states == {
+        "broken": "unreadable",
+        "gem_miner-conv4-fake-d0.3-s1": "failed",
+        "gem_miner-conv4-fake-d0.3-s2": "interrupted",
+        "random-conv4-fake-d0.3-s0": "done",
+    }
+    finished = listed[-1]
+    assert finished["pruner"] == "random"
+    assert finished["density"] == done["density"]
+    assert finished["accuracy_after"] == done["accuracy_after"]
+    failed = listed[1]
+    assert "collapse" in failed["problem"]
+    shown = gemkit("runs")
+    assert shown.exit_code == 0
+    assert "random-conv4-fake-d0.3-s0     done         random" in shown.stdout
+
+
+def test_what_is_no_run_cannot_be_resumed(gemkit):
+    shown = gemkit("resume", "nowhere")
+    assert shown.exit_code == 2
+    assert "nowhere is no run" in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("density = 0.3", "density = 3"), "density = 3: should be less than or equal to 1"),
+        (("seed = 0", 'seed = "0"'), "seed = '0': should be a valid integer"),
+        (('name = "conv4"', 'name = "conv5"'), "unknown model 'conv5'"),
+        (("epochs = 3", "epochs = -3"), "finetune.epochs = -3"),
+        (("[runtime]", "[runtine]"), "runtine does not exist"),
+    ],
+)
+def test_a_configuration_is_believed_in_nothing(gemkit, change, words):
+    gemkit("run", "--pruner", "random", *TINY, "--out", "run")
+    config = Path("run/config.toml")
+    config.write_text(config.read_text().replace(*change, 1))
+    shown = gemkit("resume", "run")
+    assert shown.exit_code == 2
+    assert words in shown.stderr
+
+
+def test_two_runs_at_once_in_one_folder_are_refused(gemkit):
+    """A fresh process each, as on two terminals."""
+    gemkit("run", "--pruner", "random", *TINY, "--out", "run")
+    code = "from gemkit.cli import main; main()"
+    with RunDir(Path("run")).locked():
+        shown = subprocess.run(
+            [sys.executable, "-c", code, "resume", "run"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert shown.returncode == 2
+    assert "run is in use by another process" in shown.stderr
+
+
+def test_a_ticket_that_vanished_is_told(gemkit, signalled):
+    signalled(14)
+    assert gemkit("run", *TINY, "--out", "run").exit_code == 143
+    Path("run/ticket.safetensors").unlink()
+    shown = gemkit("resume", "run")
+    assert shown.exit_code == 2
+    assert "ticket.safetensors does not exist" in shown.stderr
+
+
+def test_time_adds_up_over_sessions(gemkit, signalled, monkeypatch):
+    signalled(14)
+    gemkit("run", *TINY, "--out", "run")
+    before = time.perf_counter
+    monkeypatch.setattr(time, "perf_counter", lambda: before() + 1000)
+    result = answer(gemkit("resume", "run", "--json"))
+    assert 0 < result["seconds_search"] < result["seconds"] < 1000
+    assert Ticket.load("run/ticket.safetensors").info.stage == "found"
