@@ -48,6 +48,10 @@ class CompactionError(GemkitError):
     """A network that cannot be made smaller in a way that is proved to change nothing."""
 
 
+class StorageError(GemkitError):
+    """A file that cannot be written or read: a full disk, a missing permission, a broken drive."""
+
+
 class CheckpointError(GemkitError):
     """A checkpoint that is damaged, foreign, or does not belong to this run."""
 

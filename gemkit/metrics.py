@@ -89,8 +89,8 @@ class Log:
         self._epochs = 0
 
     def say(self, words: str) -> None:
-        """Add a line."""
-        with self.path.open("a", encoding="utf-8") as file:
+        """Add a line; where that fails, the run is more important than its log."""
+        with suppress(OSError), self.path.open("a", encoding="utf-8") as file:
             file.write(f"{self._now():%Y-%m-%d %H:%M:%S}  {words}\n")
 
     def __call__(self, event: Event) -> None:

@@ -7,7 +7,7 @@ from lightning_fabric import Fabric
 
 from gemkit import events
 from gemkit.data.source import Data
-from gemkit.events import EpochEnded, Event, PhaseStarted, StepEnded
+from gemkit.events import EpochEnded, Event, Noted, PhaseStarted, StepEnded
 from gemkit.keeping import Keeper
 from gemkit.plan import Plan, Runtime
 from gemkit.stateful import State, Stateful, count_in
@@ -85,9 +85,10 @@ class Training:
         """Train until the clock shows this step."""
         while self.clock < step:
             lr = self.trainer.plan.lr_at(self.clock, self.steps_per_epoch)
-            self.trainer.step(next(self._batches), lr)
             self.clock += 1
             self.steps += 1
+            if not self.trainer.step(next(self._batches), lr, self.steps):
+                self.phase.tell(Noted(f"step {self.steps} was left out: its loss is not finite"))
             self.phase.tell(StepEnded(self.phase.name, self.steps))
             ends = self.clock % self.steps_per_epoch == 0
             if ends:
@@ -120,7 +121,7 @@ class Training:
         event = EpochEnded(
             phase=phase.name,
             epoch=self._epochs,
-            loss=trainer.mean_loss(),
+            loss=trainer.mean_loss(self.steps),
             accuracy=accuracy(trainer.module, data.validation, phase.fabric, data.classes),
             density=density_of(trainer.net.mask),
             lr=lr,

@@ -26,6 +26,9 @@ class Plan(BaseModel):
     milestones: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field(
         default=(0.5, 0.75), description="multistep: divide by 10 at these fractions of the epochs"
     )
+    on_nan: Literal["stop", "skip"] = Field(
+        default="stop", description="when the loss is not finite: stop, or leave that step out"
+    )
     warmup_epochs: int = Field(default=0, ge=0, description="rise linearly over these epochs")
 
     def lr_at(self, step: int, steps_per_epoch: int) -> float:

@@ -16,6 +16,7 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from gemkit.data.source import Source
 from gemkit.errors import CheckpointError, TrainingError
+from gemkit.health import Health, diverged
 from gemkit.masking import MaskedNet
 from gemkit.plan import Plan, Runtime
 from gemkit.probe import Batch, in_mode
@@ -93,20 +94,49 @@ class Trainer:
         self.module = fabric.setup_module(module, move_to_device=False)
         self.optimizer = make_optimizer(plan, net.trainable())
         self.loss = MeanMetric(nan_strategy="disable").to(fabric.device)
+        self.number = 0
+        alone = fabric.world_size == 1  # where one of several stopped, the others would wait
+        self.health = Health(net, fabric.device, at_once=alone and fabric.device.type == "cpu")
 
-    def step(self, batch: Batch, lr: float) -> None:
-        """Take one step at the given learning rate."""
+    def step(self, batch: Batch, lr: float, number: int = 0) -> bool:
+        """Take one step at the given learning rate, the `number`-th; tell whether it was taken.
+
+        It is not where the loss is not finite and the plan says to leave such steps out. To know
+        that takes waiting for the device in every step, and a copy of the model's buffers.
+        """
+        self.number = number
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         images, labels = batch
         images = self._as_parameters(images)
+        buffers = self._buffers() if self.plan.on_nan == "skip" else []
         loss = F.cross_entropy(self.module(images), labels)
+        if self.plan.on_nan == "skip" and not self._is_finite(loss):
+            self._undo(buffers, number, lr)
+            return False
+        self.health.watch(loss, number, images, lr)
         self.fabric.backward(loss)
         self.net.step(self.optimizer)
         self.loss.update(loss.detach())
+        return True
+
+    def _buffers(self) -> list[Tensor]:
+        return [buffer.clone() for buffer in self.net.model.buffers()]
+
+    def _is_finite(self, loss: Tensor) -> bool:
+        """Tell whether the loss is finite, in all processes."""
+        fine = self.fabric.all_reduce(loss.detach().isfinite().float(), reduce_op="mean")
+        return bool(fine == 1)
+
+    def _undo(self, buffers: list[Tensor], step: int, lr: float) -> None:
+        """Bring back what the forward pass changed; if that does not help, nothing will."""
+        for buffer, before in zip(self.net.model.buffers(), buffers, strict=True):
+            buffer.copy_(before)
+        self.health.check(step, lr)
 
     def state(self) -> State:
-        """Return what the optimizer and the running loss remember."""
+        """Return what the optimizer and the running loss remember; ill health is not saved."""
+        self.health.check(self.number, self.plan.lr or 0.0)
         remembered = {
             str(number): self.optimizer.state[parameter]
             for number, parameter in enumerate(self.net.trainable())
@@ -131,15 +161,16 @@ class Trainer:
     def _running_loss(self) -> Tensors:
         return cast(Tensors, self.loss.metric_state)
 
-    def mean_loss(self) -> float:
-        """Return the mean loss since last asked, or stop if it is not a number any more."""
+    def mean_loss(self, step: int = 0) -> float:
+        """Return the mean loss since last asked, or stop if training is in ill health by `step`."""
+        lr = self.plan.lr or 0.0
+        self.health.check(step, lr)
+        if not self.loss.weight:
+            raise diverged(step, "no step of a whole epoch had a finite loss", lr)
         mean = float(self.loss.compute())
         self.loss.reset()
         if not math.isfinite(mean):
-            raise TrainingError(
-                f"training diverged: the loss is {mean}; lower the learning rate (now "
-                f"{self.plan.lr}) or check the data for values that are not finite"
-            )
+            raise diverged(step, f"the mean loss is {mean}", lr)
         return mean
 
 

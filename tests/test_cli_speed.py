@@ -11,6 +11,7 @@ import pytest
 from gemkit import plan, recipe
 from gemkit.cli import main, options
 from gemkit.collapse import CollapsePolicy
+from gemkit.keeping import DiskKeeper
 
 HEAVY = {
     *("torch", "torchvision", "torchmetrics", "lightning_fabric", "lightning_utilities", "timm"),
@@ -114,6 +115,8 @@ def test_choices_and_defaults_in_the_help_are_the_real_ones():
     assert get_args(runtime["device"].annotation) == options.DEVICES
     assert get_args(runtime["precision"].annotation) == options.PRECISIONS
     assert get_args(CollapsePolicy) == options.POLICIES
+    assert get_args(plan.Plan.model_fields["on_nan"].annotation) == options.ON_NAN
+    assert DiskKeeper.__init__.__kwdefaults__["minutes"] == options.CHECKPOINT_MINUTES
     assert list(recipe.ROLES) == list(options.ROLES)
     assert training["epochs"].default == options.EPOCHS
     assert training["batch_size"].default == options.BATCH_SIZE

@@ -29,7 +29,7 @@ PRUNERS = {
     "edge_popup": ("--epochs", "4", "-o", "search.optimizer=adam", "--check", "shuffle"),
     "synflow": ("-o", "schedule.rounds=5", "-o", "finetune.optimizer=adamw"),
     "imp_long_warm": ("--epochs", "3", "-o", "rewind.weights=1.5", "-o", "rewind.clock=1.5"),
-    "gradual_magnitude": ("--epochs", "4", "--checkpoint-minutes", "10"),
+    "gradual_magnitude": ("--epochs", "4", "--checkpoint-minutes", "0.002"),
 }
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(["gemkit.cli.running"])

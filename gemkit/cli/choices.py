@@ -60,6 +60,7 @@ def make_plans(training: Mapping[str, Any], fields: Fields) -> tuple[Plan, Plan]
             "epochs": training["epochs"],
             "batch_size": training["batch_size"],
             "lr": training["lr"],
+            "on_nan": training.get("on_nan"),
         }
         | fields["search"],
         "search",
@@ -71,6 +72,7 @@ def make_plans(training: Mapping[str, Any], fields: Fields) -> tuple[Plan, Plan]
             "epochs": search.epochs if epochs is None else epochs,
             "batch_size": training["batch_size"],
             "lr": training["finetune_lr"],
+            "on_nan": training.get("on_nan"),
         }
         | fields["finetune"],
         "finetune",

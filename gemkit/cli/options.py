@@ -21,6 +21,7 @@ DEVICES = ("auto", "cpu", "cuda", "mps")
 PRECISIONS = ("32", "bf16", "64")
 NORMS = ("affine", "plain")
 POLICIES = ("error", "warn", "keep-one")
+ON_NAN = ("stop", "skip")
 TRAIN_ON = ("train", "full")
 ROLES = {
     "scores": "How important every weight is.",

@@ -10,6 +10,7 @@ from gemkit.cli.options import (
     BATCH_SIZE,
     CHECKPOINT_MINUTES,
     EPOCHS,
+    ON_NAN,
     POLICIES,
     Answer,
     SectionedCommand,
@@ -81,6 +82,13 @@ training_options = bundle(
             metavar="X",
             show_default="by optimizer",
             help="Peak learning rate of fine-tuning.",
+        ),
+        "on_nan": option(
+            "Training",
+            "--on-nan",
+            type=click.Choice(ON_NAN),
+            default="stop",
+            help="When the loss is not finite: stop, or leave that step out.",
         ),
     },
 )

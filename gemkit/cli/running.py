@@ -14,6 +14,7 @@ from gemkit.cli.bench import Bench, only_first_speaks, open_fabric, set_up
 from gemkit.cli.checking import lab_of, make_checks, report_text
 from gemkit.cli.job import Job, resolve
 from gemkit.cli.manner import Manner
+from gemkit.cli.mishaps import explained
 from gemkit.cli.options import Answer
 from gemkit.cli.session import Session
 from gemkit.environment import environment
@@ -82,7 +83,7 @@ def conduct(
         lab = lab_of(job, bench, registry)
         check_fit(controls, lab)
         run_dir = rundir.create(nowhere or out, job.name)
-        with run_dir.locked():
+        with explained("nothing else was changed"), run_dir.locked():
             _enter(run_dir, job, manner, bench)
             session = Session(job, manner, bench, run_dir)
             data = session.result([part.listen(run_dir.path) for part in listeners])

@@ -20,6 +20,7 @@ from gemkit.cli.checking import Checks, check_run
 from gemkit.cli.job import Job
 from gemkit.cli.ladder import Ladder
 from gemkit.cli.manner import Manner
+from gemkit.cli.mishaps import explained
 from gemkit.cli.progress import progress
 from gemkit.errors import GemkitError, Stopped
 from gemkit.keeping import DiskKeeper
@@ -44,12 +45,13 @@ class Session:
 
     def result(self, listeners: Sequence[Listener]) -> dict[str, Any]:
         """Return the outcome, which is there already or comes about now."""
-        known = self.run_dir.result()
-        place, done = self.bench.fabric.broadcast((self.run_dir.checkpoints, known is not None))
-        if known is not None or done:
-            return known or {}
+        here = (self.run_dir.checkpoints, self.run_dir.result())
+        place, known = self.bench.fabric.broadcast(here)
+        if known is not None:
+            return dict(known)
         with (
             self._saying_what_remains(),
+            explained(self._saved()),
             signals.noticed() as ear,
             Metrics(self.run_dir.metrics) as metrics,
         ):
@@ -70,14 +72,21 @@ class Session:
             self.log.say(f"resumed in {keeper.phase}" if keeper.phase else "started")
             heard_by: list[Listener] = [metrics, self.log, *listeners]
             data = carry_out(self.job, self.bench, self.run_dir, heard_by, ladder, watch, keeper)
-        self.run_dir.write_result(data)
+            self.run_dir.write_result(data)
         self.log.say("done")
         return data
 
     def checked(self, data: Mapping[str, Any], controls: Checks, lab: Lab) -> dict[str, Any]:
         """Compare the ticket with its controls."""
-        with self._saying_what_remains(), signals.raised():
+        with self._saying_what_remains(), explained(self._saved()), signals.raised():
             return check_run(self.job, self.run_dir, data, controls, lab, self.manner.check_seeds)
+
+    def _again(self) -> str:
+        """Say what to type for the run to go on."""
+        return shlex.join(_resume_words(self.run_dir.path, self.job, self.manner))
+
+    def _saved(self) -> str:
+        return f"the run is saved up to its last checkpoint: go on with `{self._again()}`"
 
     def _warn(self, words: str) -> None:
         self.log.say(f"warning: {words}")
@@ -89,7 +98,6 @@ class Session:
 
         Python files are named here, and only given again by somebody who trusts them are they run.
         """
-        again = shlex.join(_resume_words(self.run_dir.path, self.job, self.manner))
         try:
             yield
         except GemkitError as error:
@@ -98,7 +106,7 @@ class Session:
             ticket = "" if self.run_dir.ticket.exists() else "; there is no ticket"
             raise type(error)(f"{error}\n{self.run_dir.path} keeps {remains}{ticket}") from error
         except Stopped as stop:
-            words = f"stopped by {Signals(stop.signal).name}; go on with: {again}"
+            words = f"stopped by {Signals(stop.signal).name}; go on with: {self._again()}"
             self.log.say(words)
             raise Stopped(stop.signal, words) from stop
 

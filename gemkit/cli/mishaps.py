@@ -1,0 +1,34 @@
+"""What can happen to a machine while it computes, in words that help."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from errno import EDQUOT, ENOSPC
+
+import torch
+
+from gemkit.errors import StorageError, TrainingError
+
+_NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")
+_LESS = (
+    "lower --batch-size, choose a smaller network (or -o model.width), train with --precision "
+    "bf16, or use a device with more memory"
+)
+
+
+@contextmanager
+def explained(saved: str) -> Iterator[None]:
+    """Turn a lack of memory or a failing disk into one message; `saved` says what is not lost."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        lacking = isinstance(error, MemoryError | torch.OutOfMemoryError)
+        if not lacking and not any(words in str(error) for words in _NO_MEMORY):
+            raise
+        reason = str(error).partition("\n")[0]
+        raise TrainingError(f"there is not enough memory ({reason}); {_LESS}; {saved}") from error
+    except OSError as error:
+        what = error.filename or "a file"
+        way_out = "make room" if error.errno in (ENOSPC, EDQUOT) else "see to that"
+        raise StorageError(
+            f"cannot read or write {what}: {error.strerror or error}; {way_out}; {saved}"
+        ) from error

@@ -1,0 +1,102 @@
+"""Ill health: values that are not finite, noticed early and traced to where they come from.
+
+A healthy step must not wait for the device. So where reading a value costs that, the first bad
+step is noted on the device itself, and read when something waits for the device anyway.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from gemkit.errors import TrainingError
+from gemkit.masking import MaskedNet
+from gemkit.scored import ScoredNet
+
+_WAY_OUT = (
+    "lower the learning rate (now {lr:g}), check the data for values that are not finite, or leave "
+    "such steps out with --on-nan skip"
+)
+
+
+class Health:
+    """Watches the loss of a network's steps."""
+
+    def __init__(self, net: MaskedNet, device: torch.device, *, at_once: bool) -> None:
+        self.net = net
+        self.at_once = at_once
+        """Whether every loss is looked at in its own step."""
+        self._first_bad = torch.zeros((), dtype=torch.int64, device=device)
+
+    def watch(self, loss: Tensor, step: int, images: Tensor, lr: float) -> None:
+        """Note a loss that is not finite; where it is looked at, stop before it does harm."""
+        if not self.at_once:
+            fine = loss.detach().isfinite() | (self._first_bad > 0)
+            self._first_bad = torch.where(fine, self._first_bad, step)
+        elif not loss.detach().isfinite():
+            raise diverged(step, f"the loss is {loss.item()}; {trace(self.net, images)}", lr)
+
+    def check(self, step: int, lr: float) -> None:
+        """Stop if a step had a bad loss since last asked, or what is trained is not finite now."""
+        if first := int(self._first_bad):
+            by_now = unfinite(self.net) or "everything is finite again"
+            raise diverged(first, f"the loss is not finite; by now, {by_now}", lr)
+        if where := unfinite(self.net):
+            raise diverged(step, where, lr)
+
+
+def diverged(step: int, why: str, lr: float) -> TrainingError:
+    """Word how training ended."""
+    return TrainingError(f"training diverged at step {step}: {why}; {_WAY_OUT.format(lr=lr)}")
+
+
+def unfinite(net: MaskedNet) -> str | None:
+    """Name the first layer whose scores or weights are not finite, in one look at the device."""
+    scores = net.raw_scores if isinstance(net, ScoredNet) else {}
+    kinds: Mapping[str, Mapping[str, Tensor]] = {
+        "scores": scores,
+        "parameters": dict(net.model.named_parameters()),
+        "statistics": dict(net.model.named_buffers()),
+    }
+    places = [(kind, name) for kind, tensors in kinds.items() for name in tensors]
+    fine = torch.stack([kinds[kind][name].isfinite().all() for kind, name in places]).tolist()
+    for (kind, name), one in zip(places, fine, strict=True):
+        if not one:
+            return f"the {kind} of '{name}' are not finite"
+    return None
+
+
+@torch.no_grad()
+def trace(net: MaskedNet, images: Tensor) -> str:
+    """Say where in the network values stop being finite for these images."""
+    if not images.isfinite().all():
+        return "the images of this batch are not finite"
+    if where := unfinite(net):
+        return where
+    found: list[str] = []
+    with _listening(net.model, found):
+        net.model(images)
+    if found:
+        return f"layer '{found[0]}' is the first to put out values that are not finite"
+    return "all layers put out finite values"
+
+
+@contextmanager
+def _listening(model: nn.Module, found: list[str]) -> Iterator[None]:
+    """Note the names of layers that put out values that are not finite, in order."""
+
+    def heard(name: str, out: object) -> None:
+        if isinstance(out, Tensor) and not out.isfinite().all():
+            found.append(name)
+
+    def hook(name: str) -> Callable[[nn.Module, object, object], None]:
+        return lambda layer, given, out: heard(name, out)
+
+    layers = {name: module for name, module in model.named_modules() if not [*module.children()]}
+    handles = [module.register_forward_hook(hook(name)) for name, module in layers.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
