@@ -140,11 +140,9 @@ def _restore(parts: Mapping[str, Stateful], state: State) -> None:
     for name, part in parts.items():
         try:
             part.restore_(state[name])
-        except (ArithmeticError, LookupError, TypeError, ValueError, RuntimeError) as error:
-            reason = str(error).partition("\n")[0]
+        except Exception as error:  # a file can make a part fail in any way
+            reason = str(error).partition("\n")[0] or type(error).__name__
             raise CheckpointError(f"the checkpoint does not fit: {name}: {reason}") from error
-        except CheckpointError as error:
-            raise CheckpointError(f"the checkpoint does not fit: {name}: {error}") from error
 
 
 class GlobalRandom:

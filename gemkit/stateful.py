@@ -52,6 +52,6 @@ def matching(saved: object, like: Tensors) -> Tensors:
 def count_in(state: State, name: str) -> int:
     """Return a number of things that a state tells, which is a whole one and not negative."""
     value = state[name]
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
         raise CheckpointError(f"'{name}' is saved as {value!r}, which counts nothing")
     return value

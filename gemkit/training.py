@@ -15,13 +15,20 @@ from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
 from gemkit.data.source import Source
-from gemkit.errors import CheckpointError, TrainingError
+from gemkit.errors import TrainingError
 from gemkit.health import Health, diverged
 from gemkit.masking import MaskedNet
 from gemkit.plan import Plan, Runtime
 from gemkit.probe import Batch, in_mode
 from gemkit.stateful import State, matching
 from gemkit.tensors import Tensors
+
+_REMEMBERED = {
+    "sgd": ("momentum_buffer",),
+    "adam": ("step", "exp_avg", "exp_avg_sq"),
+    "adamw": ("step", "exp_avg", "exp_avg_sq"),
+}
+"""What each optimizer keeps of a parameter that it has moved."""
 
 # Fabric's own "64-true" hands logits back in float32; a double model under "32-true" stays double.
 _PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed", "64": "32-true"}
@@ -150,11 +157,13 @@ class Trainer:
         self.optimizer.state.clear()
         for number, remembered in state["optimizer"].items():
             parameter = trained[int(number)]
-            fitting = {parameter.shape, torch.Size()}
-            if any(value.shape not in fitting for value in remembered.values()):
-                raise CheckpointError("the optimizer remembers other parameters than these")
-            moved = {name: value.to(parameter.device) for name, value in remembered.items()}
-            self.optimizer.state[parameter] = moved
+            like = {
+                name: parameter.new_zeros((), dtype=torch.float32)
+                if name == "step"
+                else parameter.detach()
+                for name in _REMEMBERED[self.plan.optimizer]
+            }
+            self.optimizer.state[parameter] = matching(remembered, like)
         for name, value in matching(state["loss"], self._running_loss()).items():
             setattr(self.loss, name, value)
 
