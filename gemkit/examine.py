@@ -7,9 +7,10 @@ from typing import Any
 import pluggy
 
 from gemkit import hookspecs
-from gemkit.errors import did_you_mean
+from gemkit.errors import OptionError, did_you_mean
 from gemkit.examine_part import part_problems
 from gemkit.parts import Part
+from gemkit.preset import PRESET_NAME, Preset, preset_from
 from gemkit.recipe import PART_NAME, Recipe
 from gemkit.registry import KINDS, Kind, RecipeData
 
@@ -22,14 +23,16 @@ class Fault(Exception):  # noqa: N818 - not an error of its own: its words end u
 
 @dataclass(frozen=True)
 class Contribution:
-    """What one plugin brings: part classes by kind and name, and recipe data by pruner name."""
+    """What one plugin brings: part classes by kind and name; recipe data and presets by name."""
 
     parts: dict[tuple[str, str], type[Part]] = field(default_factory=dict)
     pruners: dict[str, RecipeData] = field(default_factory=dict)
+    presets: dict[str, Preset] = field(default_factory=dict)
 
     def names(self) -> set[tuple[str, str]]:
-        """Return (kind, name) of everything, pruners under the kind `pruners`."""
-        return {*self.parts, *(("pruners", name) for name in self.pruners)}
+        """Return (kind, name) of everything, with kinds `pruners` and `presets` for these."""
+        pruners = (("pruners", name) for name in self.pruners)
+        return {*self.parts, *pruners, *(("presets", name) for name in self.presets)}
 
 
 def examine(plugin: object, plugin_name: str) -> Contribution:
@@ -42,7 +45,11 @@ def examine(plugin: object, plugin_name: str) -> Contribution:
         if kind.hook in returned
         for name, part in _named_parts(kind, returned[kind.hook]).items()
     }
-    return Contribution(parts, _named_recipes(returned.get("gemkit_pruners", {})))
+    return Contribution(
+        parts,
+        _named_recipes(returned.get("gemkit_pruners", {})),
+        _named_presets(returned.get("gemkit_presets", {})),
+    )
 
 
 def _hooks(plugin: object, plugin_name: str) -> dict[str, Any]:
@@ -137,6 +144,24 @@ def _named_recipes(recipes: object) -> dict[str, RecipeData]:
                 f"gemkit_pruners gives '{name}' {_described(data['help'])} as help; give a text"
             )
     return recipes
+
+
+def _named_presets(presets: object) -> dict[str, Preset]:
+    """Check that the presets are complete, with no key a preset does not have."""
+    if not isinstance(presets, dict):
+        raise Fault(
+            f"gemkit_presets returned {_described(presets)}; return a dict of preset name to data"
+        )
+    for name in presets:
+        if not (isinstance(name, str) and re.fullmatch(PRESET_NAME, name)):
+            raise Fault(
+                f"gemkit_presets names a preset {name!r}; write 'my_plugin/my-preset', in small "
+                "letters, digits, _, - and ."
+            )
+    try:
+        return {name: preset_from(name, data) for name, data in presets.items()}
+    except OptionError as error:
+        raise Fault(f"gemkit_presets gives a faulty one, {error}") from error
 
 
 def _described(value: object) -> str:

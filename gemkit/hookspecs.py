@@ -128,3 +128,14 @@ def gemkit_pruners() -> dict[str, dict[str, Any]]:
     A role that is left out takes its default (`gemkit.recipe.ROLES`). The parts may come from
     other plugins: they are looked up when the pruner is used.
     """
+
+
+@hookspec
+def gemkit_presets() -> dict[str, dict[str, Any]]:
+    """Return named runs: preset name -> pruner, network, images and both plans.
+
+    Called once, at load. The name has two words, `my_plugin/my_preset`; the data is what
+    `gemkit.preset.Preset` describes, and `gemkit.preset.presets_in` reads it from a TOML file. Each
+    preset can then be named in `gemkit run --preset`. Its parts may come from other plugins: they
+    are looked up when the preset is used.
+    """

@@ -58,24 +58,36 @@ def attempt(
     except ValidationError as error:
         ignored = set(ignore)
         return None, [
-            _sentence(problem, label, title, model.model_fields)
+            _sentence(problem, label, title, model)
             for problem in error.errors(include_url=False)
             if ignored.isdisjoint(problem["loc"][:1])
         ]
 
 
-def _sentence(problem: Any, label: str, title: str, known: Iterable[str]) -> str:  # noqa: ANN401
+def _sentence(problem: Any, label: str, title: str, model: type[BaseModel]) -> str:  # noqa: ANN401
     """Word one problem of a pydantic error: the field, the value given, and what is expected."""
     location = [str(step) for step in problem["loc"]]
     path = ".".join([label, *location] if label else location)
     if problem["type"] == "extra_forbidden":
         return f"{path} does not exist" + (
-            did_you_mean(location[-1], known) or f"; {title} has no options"
+            did_you_mean(location[-1], _known(model, location[:-1])) or f"; {title} has no options"
         )
     if problem["type"] == "missing":
         return f"{path} must be given"
     expected = problem["msg"].removeprefix("Input ").removeprefix("Value error, ")
     return f"{path} = {reprlib.repr(problem['input'])}: {expected}"
+
+
+def _known(model: type[BaseModel], location: Sequence[str]) -> Iterable[str]:
+    """Return the fields of a model, or of the model that lies in it at this place."""
+    for step in location:
+        kinds = [model.model_fields[step].annotation]
+        kinds += get_args(kinds[0])
+        inner = [one for one in kinds if isinstance(one, type) and issubclass(one, BaseModel)]
+        if not inner:
+            return ()
+        model = inner[0]
+    return model.model_fields
 
 
 def report(title: str, problems: Sequence[str]) -> OptionError:

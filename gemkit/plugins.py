@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib import import_module, metadata, util
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gemkit.errors import PluginError, did_you_mean
 from gemkit.examine import Contribution, Fault, examine
 from gemkit.parts import Part
+from gemkit.preset import Preset
 from gemkit.registry import KINDS, Entry, RecipeData, Refusal, Registry
 
 __all__ = ["BUILT_IN", "KINDS", "Registry", "load_plugins"]
@@ -55,6 +56,7 @@ BUILT_IN = (
     "gemkit.data.mnist",
     "gemkit.data.svhn",
     "gemkit.data.folders",
+    "gemkit.presets",
 )
 
 
@@ -176,13 +178,14 @@ def _load(source: Source, load: Callable[[], object], taken: Iterable[Loaded]) -
 
 def _hook(kind: str) -> str:
     """Name the hook that brings things of a kind."""
-    return KINDS[kind].hook if kind in KINDS else "gemkit_pruners"
+    return KINDS[kind].hook if kind in KINDS else f"gemkit_{kind}"
 
 
 def _register(loaded: Iterable[Loaded], refused: Iterable[Refusal]) -> Registry:
     """Put everything in its place; a name that two plugins brought belongs to neither."""
     parts: dict[str, dict[str, Entry[type[Part]]]] = {kind: {} for kind in KINDS}
     pruners: dict[str, Entry[RecipeData]] = {}
+    presets: dict[str, Entry[Preset]] = {}
     claims: dict[tuple[str, str], list[Source]] = defaultdict(list)
     for source, brings in loaded:
         for key in brings.names():
@@ -191,10 +194,13 @@ def _register(loaded: Iterable[Loaded], refused: Iterable[Refusal]) -> Registry:
             parts[kind][name] = Entry(part, source.plugin, source.distribution)
         for name, data in brings.pruners.items():
             pruners[name] = Entry(data, source.plugin, source.distribution)
+        for name, preset in brings.presets.items():
+            presets[name] = Entry(preset, source.plugin, source.distribution)
     contested = {key: _contest(*key, claims[key]) for key in claims if len(claims[key]) > 1}
+    places: dict[str, dict[str, Any]] = {**parts, "pruners": pruners, "presets": presets}
     for kind, name in contested:
-        (pruners if kind == "pruners" else parts[kind]).pop(name)
-    return Registry(parts, pruners, contested, tuple(refused))
+        places[kind].pop(name)
+    return Registry(parts, pruners, presets, contested, tuple(refused))
 
 
 def _contest(kind: str, name: str, claimants: Sequence[Source]) -> str:

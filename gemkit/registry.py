@@ -20,6 +20,7 @@ from gemkit.parts import (
     SanityCheck,
     Scores,
 )
+from gemkit.preset import VARIANTS, Preset
 from gemkit.recipe import ROLES, Recipe, Rewind
 
 RecipeData = Mapping[str, Any]
@@ -80,11 +81,12 @@ class Registry:
     """Everything the loaded plugins brought: a plain value, made by `gemkit.plugins.load_plugins`.
 
     `contested` holds the names that two plugins claim, with the message for whoever uses one;
-    their kind is one of `KINDS`, or `pruners`.
+    their kind is one of `KINDS`, or `pruners`, or `presets`.
     """
 
     parts: Mapping[str, Mapping[str, Entry[type[Part]]]]
     pruners: Mapping[str, Entry[RecipeData]] = field(default_factory=dict)
+    presets: Mapping[str, Entry[Preset]] = field(default_factory=dict)
     contested: Mapping[tuple[str, str], str] = field(default_factory=dict)
     refused: tuple[Refusal, ...] = ()
 
@@ -99,6 +101,13 @@ class Registry:
         """Look up the recipe data of a pruner."""
         self._require("pruners", name, "pruner", self.pruners)
         return self.pruners[name]
+
+    def preset(self, name: str) -> Entry[Preset]:
+        """Look up a preset; without @ and a word it is the paper's, or else the code's."""
+        names = [name, *(f"{name}@{word}" for word in VARIANTS)]
+        known = next((one for one in names if one in self.presets), name)
+        self._require("presets", known, "preset", self.presets)
+        return self.presets[known]
 
     def _require(self, kind: str, name: str, label: str, known: Iterable[str]) -> None:
         """Refuse a name that two plugins claim, or that nobody registered."""

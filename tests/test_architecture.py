@@ -43,13 +43,13 @@ ROWS = [
     ["hookspecs"],
     ["builtin", "methods", "models", "data"],
     ["compaction"],
-    ["options", "registry"],
+    ["options", "preset", "registry", "presets"],
     ["lab", "checks"],
     ["examine", "examine_part", "plugins", "provenance"],
     ["api"],
     ["metrics", "environment"],
     ["testing", "scaffold", "report", "rundir"],
-    ["cli"],
+    ["cli", "reproduce"],
     ["gemkit", "__init__"],
 ]
 PLACE = {name: row for row, names in enumerate(ROWS) for name in names}

@@ -163,7 +163,7 @@ def test_every_part_hook_has_a_kind():
     import gemkit.hookspecs
 
     hooks = {name for name in vars(gemkit.hookspecs) if name.startswith("gemkit_")}
-    assert hooks == {kind.hook for kind in KINDS.values()} | {"gemkit_pruners"}
+    assert hooks == {kind.hook for kind in KINDS.values()} | {"gemkit_pruners", "gemkit_presets"}
 
 
 # --- faults ----------------------------------------------------------------------------------
@@ -301,6 +301,34 @@ FAULTS = {
     "two classes of one name": (
         plugin_code(penalty("huber"), penalty("huber", cls="Second"), hook("[Penalty, Second]")),
         ["Penalty and Second", "'huber'"],
+    ),
+    "presets not a dict": (
+        plugin_code(hook("['mine']", "gemkit_presets")),
+        ["gemkit_presets returned something of type list"],
+    ),
+    "preset name": (
+        plugin_code(hook("{'mine': {}}", "gemkit_presets")),
+        ["gemkit_presets names a preset 'mine'", "my_plugin/my-preset"],
+    ),
+    "preset key": (
+        plugin_code(
+            hook(
+                "{'my/one': {'help': 'x', 'pruner': 'dense', 'density': 1, 'model': 'conv4',"
+                " 'dataset': 'digits', 'epoch': 3}}",
+                "gemkit_presets",
+            )
+        ),
+        ["gemkit_presets gives a faulty one", "preset 'my/one'", "epoch does not exist"],
+    ),
+    "preset name taken": (
+        plugin_code(
+            hook(
+                "{'demo/dense': {'help': 'x', 'pruner': 'dense', 'density': 1, 'model': 'conv4',"
+                " 'dataset': 'digits'}}",
+                "gemkit_presets",
+            )
+        ),
+        ["gemkit_presets brings the name 'demo/dense'", "gemkit.presets", "built into gemkit"],
     ),
     "pruners not a dict": (
         plugin_code(hook("['mine']", "gemkit_pruners")),

@@ -1,4 +1,4 @@
-"""`gemkit parts`, `show` and `plugins`: what there is to choose from."""
+"""`gemkit parts`, `show`, `presets` and `plugins`: what there is to choose from."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -59,6 +59,23 @@ def show(
     click.echo(recipe.to_toml(), nl=False)
 
 
+@click.command(cls=SectionedCommand, short_help="List presets, or print one as TOML.")
+@click.argument("name", required=False)
+@answers_json
+@plugin_option
+def presets(name: str | None, plugins: Sequence[Path]) -> Answer:
+    """List every preset with the accuracy to expect and its source, or print the one of this NAME.
+
+    The beginning of some names, such as rare_gems/, lists those. Run one with
+    `gemkit run --preset NAME`. Where the paper and its authors' configurations disagree there are
+    two, NAME@paper and NAME@code; NAME alone is the paper's.
+    """
+    from gemkit.cli.presets import listing
+    from gemkit.plugins import load_plugins
+
+    return listing(load_plugins(files=plugins), name)
+
+
 @click.command(cls=SectionedCommand, short_help="List plugins and refused ones.")
 @plugin_option
 def plugins(plugins: Sequence[Path]) -> None:
@@ -73,11 +90,12 @@ def _plugins_text(registry: "Registry") -> str:
     from gemkit.plugins import BUILT_IN
 
     brought: dict[tuple[str, str], list[str]] = {}
-    for kind, entries in {**registry.parts, "pruners": registry.pruners}.items():
+    named = {"pruners": registry.pruners, "presets": registry.presets}
+    for kind, entries in {**registry.parts, **named}.items():
         for name, entry in entries.items():
             brought.setdefault((entry.plugin, entry.distribution), []).append(f"{kind} {name}")
     own = sum(len(things) for (plugin, _), things in brought.items() if plugin in BUILT_IN)
-    lines = [f"built into gemkit: {own} parts and pruners"]
+    lines = [f"built into gemkit: {own} parts, pruners and presets"]
     for (plugin, distribution), things in brought.items():
         if plugin not in BUILT_IN:
             lines.append(f"{plugin} ({distribution}): {', '.join(things)}")

@@ -143,6 +143,14 @@ def role_option(role: str, what: str) -> Decorator:
 role_options = bundle("roles", {role: role_option(role, what) for role, what in ROLES.items()})
 
 
+preset_option = option(
+    "Parts",
+    "--preset",
+    metavar="NAME",
+    help="Take everything that is not given here from a preset; see `gemkit presets`.",
+)
+
+
 def recipe_source(pruner: str) -> Decorator:
     """Define `--pruner`, with this default, and `--recipe`; both together are refused."""
 

@@ -10,7 +10,7 @@ import click
 
 from gemkit.cli.authoring import check_plugin, new_plugin
 from gemkit.cli.check import check
-from gemkit.cli.listing import parts, plugins, show
+from gemkit.cli.listing import parts, plugins, presets, show
 from gemkit.cli.ratios import ratios
 from gemkit.cli.run import run
 from gemkit.cli.runs import resume, runs
@@ -91,6 +91,6 @@ def main() -> None:
 
 for _command in (
     *(run, resume, runs, check, finetune, evaluate, compact, bench, ticket, ratios),
-    *(parts, show, plugins, new_plugin, check_plugin),
+    *(parts, show, presets, plugins, new_plugin, check_plugin),
 ):
     main.add_command(_command)

@@ -22,6 +22,7 @@ from gemkit.cli.options import (
     network_options,
     option,
     plugin_option,
+    preset_option,
     recipe_source,
     role_options,
     seed_option,
@@ -37,6 +38,7 @@ Examples:
   gemkit show gem_miner > mine.toml; gemkit run --recipe mine.toml
   gemkit run --check shuffle --check reinit
   gemkit resume runs/…                  # go on where it was interrupted
+  gemkit run --preset demo/gem_miner --density 0.02
 """
 
 training_options = bundle(
@@ -97,6 +99,7 @@ training_options = bundle(
 @click.command(
     cls=SectionedCommand, short_help="Search, measure, fine-tune, measure.", epilog=EXAMPLES
 )
+@preset_option
 @recipe_source("gem_miner")
 @role_options
 @fields_option("a role above, rewind, model, dataset, search or finetune; recipe fields have none")
@@ -154,12 +157,17 @@ training_options = bundle(
     help="Also tell this observer (repeatable); see `gemkit parts observers`.",
 )
 @plugin_option
-def run(**options: Any) -> Answer:  # noqa: ANN401
+def run(preset: str | None, **options: Any) -> Answer:  # noqa: ANN401
     """Search for a ticket, measure it, fine-tune it and measure it again.
 
     The parts of a pruner can be exchanged one by one, and every field of a part can be set. The
     result, the tickets and everything needed to repeat the run go into one new directory.
     """
+    from gemkit.cli.presets import with_preset
     from gemkit.cli.running import start
+    from gemkit.plugins import load_plugins
 
+    if preset is not None:
+        known = load_plugins(files=options["plugins"]).preset(preset).thing
+        options = with_preset(known, options, given)
     return start(density_given=given("density"), epochs_given=given("epochs"), **options)

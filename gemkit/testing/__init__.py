@@ -27,6 +27,7 @@ from gemkit.testing.clause import (  # noqa: E402
     clauses_of_kind,
     verdicts,
 )
+from gemkit.testing.clauses.presets import NamedPreset  # noqa: E402
 from gemkit.testing.clauses.pruners import Pruner  # noqa: E402
 from gemkit.testing.contract import contract  # noqa: E402
 from gemkit.testing.finding import find_plugin  # noqa: E402
@@ -38,6 +39,7 @@ __all__ = [
     "CPU",
     "PLAN",
     "Clause",
+    "NamedPreset",
     "Pruner",
     "Verdict",
     "clauses_of",

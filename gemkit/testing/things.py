@@ -12,6 +12,7 @@ from gemkit.examine import Fault, examine
 from gemkit.parts import Part
 from gemkit.registry import Entry, Registry
 from gemkit.testing.clause import clause
+from gemkit.testing.clauses.presets import NamedPreset
 from gemkit.testing.clauses.pruners import Pruner
 from gemkit.testing.clauses.searching import own_parts
 from gemkit.testing.strategies import from_fields
@@ -30,7 +31,7 @@ def things_among(given: Sequence[object]) -> Iterator[object]:
 
 
 def things_in(given: object) -> Iterator[object]:
-    """Yield the parts and pruners in a part class, a part, or a plugin (a module with hooks)."""
+    """Yield the things in a part class, a part, or a plugin (a module with hooks)."""
     if isinstance(given, type) and issubclass(given, Part):
         made = built(given)
         if isinstance(made, Unbuilt):
@@ -39,7 +40,7 @@ def things_in(given: object) -> Iterator[object]:
                 f"class, as in contract({made}({made.required[0]}=...))"
             )
         yield made
-    elif isinstance(given, Part | Pruner | Unbuilt):
+    elif isinstance(given, Part | Pruner | NamedPreset | Unbuilt):
         yield given
     elif isinstance(given, ModuleType):
         yield from _brought(given)
@@ -77,7 +78,7 @@ def built(cls: type[Part]) -> Part | Unbuilt:
 
 
 def things_of(registry: Registry, plugin: str) -> Iterator[object]:
-    """Yield what one loaded plugin brought: a part of every class, and its pruners."""
+    """Yield what one loaded plugin brought: a part of every class, its pruners and presets."""
     for entries in registry.parts.values():
         for entry in entries.values():
             if entry.plugin == plugin:
@@ -85,6 +86,9 @@ def things_of(registry: Registry, plugin: str) -> Iterator[object]:
     for name, recipe in registry.pruners.items():
         if recipe.plugin == plugin:
             yield Pruner(name, registry)
+    for name, preset in registry.presets.items():
+        if preset.plugin == plugin:
+            yield NamedPreset(name, registry)
 
 
 def _brought(plugin: ModuleType) -> Iterator[object]:
@@ -99,5 +103,11 @@ def _brought(plugin: ModuleType) -> Iterator[object]:
     for (kind, part_name), part in brings.parts.items():
         parts[kind][part_name] = Entry(part, name, name)
     recipes = {key: Entry(data, name, name) for key, data in brings.pruners.items()}
-    registry = replace(own, parts=parts, pruners={**own.pruners, **recipes})
+    presets = {key: Entry(preset, name, name) for key, preset in brings.presets.items()}
+    registry = replace(
+        own,
+        parts=parts,
+        pruners={**own.pruners, **recipes},
+        presets={**own.presets, **presets},
+    )
     yield from things_of(registry, name)
