@@ -21,8 +21,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from benchmarks.host import host
-from benchmarks.ledger import RESULTS, Ledger, Row, mean_and_spread, write_table
+from benchmarks.trial import RESULTS
 from gemkit import Data, Plan, Runtime, Ticket, compact, evaluate, finetune, load_plugins
 from gemkit.compaction import Compact, difference
 from gemkit.compaction.race import Spread, Times, race
@@ -30,6 +29,9 @@ from gemkit.compaction.work import work
 from gemkit.data.embedded import Digits
 from gemkit.engine import search
 from gemkit.parts import DatasetPart, ModelPart
+from gemkit.report.host import host
+from gemkit.report.ledger import Ledger, Row, mean_and_spread
+from gemkit.report.pages import write_results
 
 PAGE = Path(__file__).parent.parent / "docs" / "compaction.md"
 TICKETS = (
@@ -206,7 +208,7 @@ def main() -> None:
         if name in arguments.networks and (name, pruner) not in done:
             LEDGER.append(row_of(name, pruner, digits if name == "conv4" else data, arguments))
     print(table(LEDGER.rows()))
-    write_table(PAGE, "compaction", table(LEDGER.rows()))
+    write_results(PAGE, "compaction", table(LEDGER.rows()))
 
 
 if __name__ == "__main__":

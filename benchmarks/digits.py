@@ -12,8 +12,9 @@ import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.ledger import RESULTS, Ledger, Row, mean_and_spread, write_table
-from benchmarks.trial import measure
+from benchmarks.trial import RESULTS, measure
+from gemkit.report.ledger import Ledger, Row, mean_and_spread
+from gemkit.report.pages import write_results
 
 README = Path(__file__).parent.parent / "README.md"
 LEDGER = Ledger(RESULTS / "digits.jsonl", ("pruner", "density", "seed"))
@@ -61,7 +62,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="processes side by side")
     LEDGER.complete(runs(), measure, parser.parse_args().jobs)
     text = table(LEDGER.rows())
-    write_table(README, "digits", text)
+    write_results(README, "digits", text)
     print(text)
 
 

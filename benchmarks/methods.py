@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.ledger import RESULTS, Ledger, Row, mean_and_spread
-from benchmarks.trial import measure
+from benchmarks.trial import RESULTS, measure
+from gemkit.report.ledger import Ledger, Row, mean_and_spread
 
 DENSITIES = (0.2, 0.05, 0.014)
 KEYS = ("protocol", "pruner", "density", "seed")

@@ -1,15 +1,18 @@
 """One run of one pruner, measured: search, measure, fine-tune, measure again."""
 
 import time
+from pathlib import Path
 
 import torch
 
-from benchmarks.host import host
-from benchmarks.ledger import Row
 from gemkit import Plan, Runtime, evaluate, finetune, load_plugins, search
 from gemkit.engine import finetune_plan
 from gemkit.errors import CollapseError
 from gemkit.parts import DatasetPart, ModelPart
+from gemkit.report.host import host
+from gemkit.report.ledger import Row
+
+RESULTS = Path(__file__).parent / "results"
 
 
 def measure(run: Row) -> Row:

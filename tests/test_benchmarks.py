@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks import digits, methods
-from benchmarks.host import host
-from benchmarks.ledger import Ledger, with_table
 from benchmarks.trial import measure
 from gemkit import Plan
+from gemkit.report.host import host
+from gemkit.report.ledger import Ledger
+from gemkit.report.pages import with_results
 
 ROOT = Path(__file__).parent.parent
 
@@ -51,7 +52,7 @@ def test_a_run_that_is_there_is_not_repeated(tmp_path):
 
 def test_the_readmes_table_is_made_of_the_results():
     page = (ROOT / "README.md").read_text()
-    assert with_table(page, "digits", digits.table(digits.LEDGER.rows())) == page
+    assert with_results(page, "digits", digits.table(digits.LEDGER.rows())) == page
 
 
 def row(pruner, density, seed, **found):
@@ -77,4 +78,4 @@ def test_the_table_of_methods_tells_collapse_and_spread():
 
 def test_a_page_without_a_place_for_results_is_told():
     with pytest.raises(AssertionError, match="no place for the results 'mine'"):
-        with_table("# Page", "mine", "| table |")
+        with_results("# Page", "mine", "| table |")

@@ -234,6 +234,18 @@ plugin_option = option(
 )
 
 
+data_dir_option = option(
+    "Network and data",
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    envvar="GEMKIT_DATA",
+    show_envvar=True,
+    show_default="data",
+    help="Where data sets are kept.",
+)
+
+
 def world_options(model: str | None, dataset: str | None) -> Decorator:
     """Define the options that say which network and which images; None means the ticket's own."""
     as_found = "the ticket's"
@@ -256,16 +268,7 @@ def world_options(model: str | None, dataset: str | None) -> Decorator:
                 show_default=True if dataset else as_found,
                 help="Data set; see `gemkit parts datasets`.",
             ),
-            "data_dir": option(
-                "Network and data",
-                "--data-dir",
-                type=click.Path(file_okay=False, path_type=Path),
-                metavar="DIR",
-                envvar="GEMKIT_DATA",
-                show_envvar=True,
-                show_default="data",
-                help="Where data sets are kept.",
-            ),
+            "data_dir": data_dir_option,
             "train_on": option(
                 "Network and data",
                 "--train-on",

@@ -12,6 +12,7 @@ from gemkit.cli.authoring import check_plugin, new_plugin
 from gemkit.cli.check import check
 from gemkit.cli.listing import parts, plugins, presets, show
 from gemkit.cli.ratios import ratios
+from gemkit.cli.reproduce import reproduce
 from gemkit.cli.run import run
 from gemkit.cli.runs import resume, runs
 from gemkit.cli.speed import bench, compact
@@ -90,7 +91,7 @@ def main() -> None:
 
 
 for _command in (
-    *(run, resume, runs, check, finetune, evaluate, compact, bench, ticket, ratios),
+    *(run, resume, runs, check, finetune, evaluate, compact, bench, ticket, ratios, reproduce),
     *(parts, show, presets, plugins, new_plugin, check_plugin),
 ):
     main.add_command(_command)

@@ -3,10 +3,10 @@
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gemkit.checks import TICKET, Trial
-from gemkit.errors import GemkitError
+from gemkit.report.canvas import canvas, save
 from gemkit.report.verdicts import LEAST_SEEDS, confidence_interval
 
 if TYPE_CHECKING:
@@ -15,34 +15,15 @@ if TYPE_CHECKING:
 
 _COLOURS = {"before": "#9aa0a6", "after": "#1a73e8"}
 _SHIFT = {"before": -0.14, "after": 0.14}
-# Without a salt and with a date, every drawing of the same figure would be another file.
-_STYLE: Any = {
-    "svg.hashsalt": "gemkit",
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-}
-_METADATA: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "png": {"Software": None}}
 
 
 def draw(trials: Sequence[Trial], title: str, folder: Path, stem: str) -> list[Path]:
     """Draw accuracy before and after fine-tuning into STEM.svg and STEM.png, and name them."""
-    try:
-        from matplotlib import style
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise GemkitError(
-            "a picture needs matplotlib, which is not installed: pip install 'gemkit[plots]'"
-        ) from error
-    files = []
-    with style.context(["default", _STYLE]):  # whatever the user's own style is
+    with canvas() as new_figure:
         names = list(dict.fromkeys([TICKET, *(trial.check for trial in trials)]))
-        figure = Figure(figsize=(2.2 + 1.0 * len(names), 3.6), layout="constrained")
+        figure = new_figure(2.2 + 1.0 * len(names), 3.6)
         _fill(figure, trials, names, title)
-        for kind, metadata in _METADATA.items():
-            files.append(folder / f"{stem}.{kind}")
-            figure.savefig(files[-1], format=kind, dpi=150, metadata=metadata)
-    return files
+        return save(figure, folder, stem)
 
 
 def _fill(figure: "Figure", trials: Sequence[Trial], names: Sequence[str], title: str) -> None:

@@ -1,0 +1,58 @@
+"""The body of `gemkit reproduce`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from gemkit.cli.options import Answer
+from gemkit.plugins import load_plugins
+from gemkit.report.ledger import Ledger
+from gemkit.report.pages import write_results
+from gemkit.report.tables import text_table
+from gemkit.reproduce.comparison import comparison
+from gemkit.reproduce.figures import draw_figures
+from gemkit.reproduce.results import results_of
+from gemkit.reproduce.scale import Scale
+from gemkit.reproduce.table import KEYS, table_of, tables
+from gemkit.reproduce.trial import measure
+
+
+def listing() -> Answer:
+    """List the tables."""
+    known = tables()
+    rows = [(name, table.source, table.title) for name, table in known.items()]
+    data = {name: table.model_dump(mode="json") for name, table in known.items()}
+    return Answer({"tables": data}, text_table(("table", "in the paper", "what it shows"), rows))
+
+
+def start(
+    name: str,
+    *,
+    scale: Scale,
+    seeds: int | None,
+    jobs: int,
+    data_dir: Path | None,
+    ledger: Path,
+    page: Path | None,
+    figures: Path | None,
+    plugins: Sequence[Path],
+) -> Answer:
+    """Run what is missing, and report what there is; no `jobs` means to run nothing."""
+    registry = load_plugins(files=plugins)
+    table = table_of(name)
+    seeds = seeds or table.seeds
+    book = Ledger(ledger, KEYS)
+    planned = list(table.runs(registry, scale, seeds))
+    if jobs:
+        where = {"data_dir": data_dir and str(data_dir), "plugins": [str(one) for one in plugins]}
+        left = len(book.missing(planned))
+        click.echo(f"{left} of {len(planned)} runs to do; results go to {ledger}", err=True)
+        book.complete([run | where for run in planned], measure, jobs)
+    results = results_of(table, registry, scale, seeds, book)
+    text = comparison(table, results, scale)
+    if page is not None:
+        write_results(page, name, text)
+    drawn = draw_figures(results, figures, name) if figures is not None else []
+    data = {"table": name, "rows": book.of(planned), "figures": [str(file) for file in drawn]}
+    return Answer(data, "\n".join([text, *(["", *map(str, drawn)] if drawn else [])]))

@@ -1,0 +1,102 @@
+"""Results as JSON lines: one row a run, appended when it ends, never edited, never run twice."""
+
+import json
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.progress import Progress
+
+from gemkit.errors import OptionError
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """A file of results; `keys` are the fields that make one run different from another."""
+
+    path: Path
+    keys: Sequence[str]
+
+    def rows(self) -> list[Row]:
+        """Read every result; a last line that was cut off while it was written is no result."""
+        if not self.path.exists():
+            return []
+        *lines, rest = self.path.read_text(encoding="utf-8").split("\n")
+        del rest  # nothing, or a line without an end
+        return [self._row(number, line) for number, line in enumerate(lines, 1)]
+
+    def complete(self, planned: Iterable[Row], measure: Callable[[Row], Row], jobs: int) -> None:
+        """Run what is planned and not there yet, in processes side by side, one thread each."""
+        missing = self.missing(planned)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._drop_cut_line()
+        context = get_context("spawn")  # a forked torch may hang
+        with (
+            Progress() as progress,
+            ProcessPoolExecutor(jobs, mp_context=context, initializer=_one_thread) as pool,
+            self.path.open("a", encoding="utf-8") as file,
+        ):
+            task = progress.add_task("runs", total=len(missing))
+            ended = as_completed([pool.submit(measure, run) for run in missing])
+            try:
+                for future in ended:
+                    print(json.dumps(future.result(), allow_nan=False), file=file, flush=True)
+                    progress.advance(task)
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def append(self, row: Row) -> None:
+        """Add one result."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._drop_cut_line()
+        with self.path.open("a", encoding="utf-8") as file:
+            print(json.dumps(row, allow_nan=False), file=file)
+
+    def missing(self, planned: Iterable[Row]) -> list[Row]:
+        """List what is planned and not there."""
+        done = {self._key(row) for row in self.rows()}
+        return [run for run in planned if self._key(run) not in done]
+
+    def of(self, planned: Iterable[Row]) -> list[Row]:
+        """Return the results of what is planned, as far as they are there, in this order."""
+        done = {self._key(row): row for row in self.rows()}
+        return [done[key] for run in planned if (key := self._key(run)) in done]
+
+    def _key(self, row: Row) -> str:
+        return json.dumps([row.get(key) for key in self.keys], sort_keys=True)
+
+    def _row(self, number: int, line: str) -> Row:
+        try:
+            row: Row = json.loads(line)
+        except ValueError as error:
+            raise OptionError(
+                f"{self.path}: line {number} is no result ({error}); remove that line"
+            ) from error
+        return row
+
+    def _drop_cut_line(self) -> None:
+        """Take away what an interrupted process left of its last line."""
+        if self.path.exists():
+            whole, _, rest = self.path.read_bytes().rpartition(b"\n")
+            if rest:
+                self.path.write_bytes(whole + b"\n" if whole else b"")
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def mean_and_spread(fractions: Sequence[float]) -> str:
+    """Write the mean in percent, with the standard deviation where there are several."""
+    mean = f"{100 * statistics.mean(fractions):.1f}"
+    if len(fractions) == 1:
+        return mean
+    return f"{mean} ± {100 * statistics.stdev(fractions):.1f}"

@@ -1,0 +1,227 @@
+"""The figures of a table: the same results give the same bytes.
+
+Methods differ in colour and in shape, so that the figures can be read in print without colour.
+"""
+
+import hashlib
+import json
+import statistics
+from collections.abc import Iterator, Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gemkit.report.canvas import canvas, save
+from gemkit.reproduce.results import Results
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+_MARKERS = "os^Dvpx"
+_LINES = ("-", "--", ":", "-.")
+_MOMENTS = {"before": "before fine-tuning", "after": "after fine-tuning"}
+_LOWEST = 1e-4
+"""Where the axis of layer densities ends; a layer without weights has no bar."""
+
+
+def draw_figures(results: Sequence[Results], folder: Path, stem: str) -> list[Path]:
+    """Draw what the results are enough for, and name the files."""
+    known = [one for one in results if one.rows]
+    if not known:
+        return []
+    folder.mkdir(parents=True, exist_ok=True)
+    looks = _looks(known)
+    sparse = [one for one in known if one.preset.density < 1]
+    files: list[Path] = []
+    with canvas() as new_figure:
+        for name, width, height, fill, subjects in (
+            ("accuracy", 7.2, 3.2, _accuracy, known),
+            ("sanity", 7.2, 3.2, _sanity, [one for one in sparse if one.line.checks]),
+            ("layers", 7.2, 1.2 + 1.1 * len({one.line.method for one in sparse}), _layers, sparse),
+            ("convergence", 7.2, 3.2, _convergence, known),
+            ("scatter", 4.6, 3.4, _scatter, sparse),
+        ):
+            if subjects:
+                figure = new_figure(width, height)
+                fill(figure, subjects, looks)
+                files += save(figure, folder, f"{stem}-{name}", origin(results))
+    return files
+
+
+def origin(results: Sequence[Results]) -> str:
+    """Name the rows that figures are drawn from, so that it can be seen when they are outdated."""
+    rows = json.dumps([one.rows for one in results], sort_keys=True)
+    return f"rows sha256:{hashlib.sha256(rows.encode()).hexdigest()}"
+
+
+Looks = dict[str, dict[str, Any]]
+
+
+def _looks(results: Sequence[Results]) -> Looks:
+    """Give every method a colour and a marker."""
+    methods = dict.fromkeys(one.line.method for one in results)
+    marks = zip(methods, cycle(_COLOURS), cycle(_MARKERS), strict=False)
+    return {name: {"color": colour, "marker": marker} for name, colour, marker in marks}
+
+
+def _percent(values: Sequence[float]) -> tuple[float, float]:
+    """Return mean and standard deviation in percent."""
+    spread = statistics.stdev(values) if len(values) > 1 else 0.0
+    return 100 * statistics.fmean(values), 100 * spread
+
+
+def _by_method(results: Sequence[Results]) -> Iterator[tuple[str, list[Results]]]:
+    """Yield the rows of every method, from sparse to dense."""
+    for name in dict.fromkeys(one.line.method for one in results):
+        own = [one for one in results if one.line.method == name]
+        yield name, sorted(own, key=lambda one: one.kept)
+
+
+def _densities(results: Sequence[Results]) -> list[float]:
+    return sorted({one.preset.density for one in results if one.preset.density < 1}, reverse=True)
+
+
+def _accuracy(figure: "Figure", results: Sequence[Results], looks: Looks) -> None:
+    """Accuracy against density, before and after fine-tuning; a dense network is a level."""
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, (moment, title) in zip(panels, _MOMENTS.items(), strict=True):
+        for name, own in _by_method(results):
+            means, spreads = zip(
+                *(_percent([row[moment] for row in one.rows]) for one in own), strict=True
+            )
+            if own[0].kept == 1:
+                if moment == "after":
+                    axes.axhline(means[0], color=looks[name]["color"], ls=":", label=name)
+                continue
+            x = [100 * one.kept for one in own]
+            axes.errorbar(x, means, yerr=spreads, capsize=2, label=name, **looks[name])
+        _density_axis(axes, results)
+        axes.set_title(title, loc="left")
+    panels[0].set_ylabel("test accuracy, %")
+    _legend(figure, panels[1])
+
+
+def _sanity(figure: "Figure", results: Sequence[Results], looks: Looks) -> None:
+    """Tickets and their controls after fine-tuning, a panel for every method."""
+    groups = list(_by_method(results))
+    panels = figure.subplots(1, len(groups), sharey=True, squeeze=False)[0]
+    for axes, (name, own) in zip(panels, groups, strict=True):
+        checks = dict.fromkeys(check for one in own for check in one.line.checks)
+        for number, subject in enumerate(["ticket", *checks]):
+            points = [
+                (100 * one.kept, *_percent(values))
+                for one in own
+                if (values := _accuracies(one, subject))
+            ]
+            if points:
+                x, means, spreads = zip(*points, strict=True)
+                mark = {"color": _COLOURS[number], "marker": _MARKERS[number]}
+                axes.errorbar(
+                    x, means, yerr=spreads, capsize=2, ls=_LINES[number % 4], label=subject, **mark
+                )
+        _density_axis(axes, results)
+        axes.set_title(name, loc="left")
+    panels[0].set_ylabel("test accuracy after fine-tuning, %")
+    _legend(figure, panels[0])
+
+
+def _accuracies(one: Results, subject: str) -> list[float]:
+    return [row["after"] for row in one.rows] if subject == "ticket" else one.controls(subject)
+
+
+def _layers(figure: "Figure", results: Sequence[Results], looks: Looks) -> None:
+    """What every layer keeps, from input to output: a row for a method, a column for a density."""
+    groups, densities = list(_by_method(results)), _densities(results)
+    panels = figure.subplots(len(groups), len(densities), sharex=True, sharey=True, squeeze=False)
+    for row, (name, own) in zip(panels, groups, strict=True):
+        row[0].set_ylabel(name.replace(" ", "\n"))
+        for axes, density in zip(row, densities, strict=True):
+            axes.set_yscale("log")
+            axes.set_ylim(100 * _LOWEST, 100)
+            axes.set_yticks([0.01, 1, 100], ["0.01", "1", "100"])
+            axes.grid(axis="y", alpha=0.3)
+            for one in (one for one in own if one.preset.density == density):
+                shares = _layer_shares(one)
+                axes.bar(range(1, 1 + len(shares)), shares, color=looks[name]["color"])
+    for axes, density in zip(panels[0], densities, strict=True):
+        axes.set_title(f"density {100 * density:g} % asked", loc="left")
+    for axes in panels[-1]:
+        axes.set_xlabel("layer")
+    figure.supylabel("weights kept, %")
+
+
+def _layer_shares(one: Results) -> list[float]:
+    """Return the percentage that every layer keeps, the mean over seeds."""
+    layers = zip(*(row["layers"] for row in one.rows), strict=True)
+    return [
+        100 * statistics.fmean(kept / prunable for _, kept, prunable in same) for same in layers
+    ]
+
+
+def _convergence(figure: "Figure", results: Sequence[Results], looks: Looks) -> None:
+    """Validation accuracy over search and fine-tuning, a panel for every density."""
+    densities = _densities(results) or [1.0]
+    longest = max(len(row["curves"]["search"]) for one in results for row in one.rows)
+    panels = figure.subplots(1, len(densities), sharey=True, squeeze=False)[0]
+    for axes, density in zip(panels, densities, strict=True):
+        for one in results:
+            if one.preset.density in (density, 1.0):
+                _curve(axes, one, longest, looks)
+        axes.axvline(longest, color="0.5", lw=0.8)
+        axes.set_title(f"density {100 * density:g} %", loc="left")
+        axes.set_xlabel("epochs: search | fine-tuning")
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel("validation accuracy, %")
+    _legend(figure, panels[0])
+
+
+def _curve(axes: "Axes", one: Results, longest: int, looks: Looks) -> None:
+    """Draw the mean over seeds; who does not search begins with fine-tuning."""
+    for phase in ("search", "finetune"):
+        curves = [row["curves"][phase] for row in one.rows]
+        means = [
+            100 * statistics.fmean(epoch[0] for epoch in same) for same in zip(*curves, strict=True)
+        ]
+        start = longest if phase == "finetune" else longest - len(means)
+        x = range(start + 1, start + 1 + len(means))
+        label = one.line.method if phase == "finetune" else None
+        style = {**looks[one.line.method], "markevery": 4, "markersize": 4, "lw": 1.2}
+        axes.plot(x, means, label=label, **style)
+
+
+def _scatter(figure: "Figure", results: Sequence[Results], looks: Looks) -> None:
+    """Accuracy after fine-tuning against that before, every seed; open marks are the sparsest."""
+    axes = figure.subplots()
+    sparsest = min(_densities(results))
+    for name, own in _by_method(results):
+        for one in own:
+            inside = "none" if one.preset.density == sparsest else looks[name]["color"]
+            x, y = ([100 * row[moment] for row in one.rows] for moment in _MOMENTS)
+            label = name if one is own[-1] else None
+            axes.plot(x, y, ls="", markerfacecolor=inside, label=label, **looks[name])
+    least = min(*axes.get_xlim(), *axes.get_ylim())
+    most = max(*axes.get_xlim(), *axes.get_ylim())
+    axes.plot([least, most], [least, most], color="0.6", lw=0.8, zorder=0)
+    axes.set_xlabel("test accuracy before fine-tuning, %")
+    axes.set_ylabel("after, %")
+    axes.grid(alpha=0.3)
+    _legend(figure, axes)
+
+
+def _density_axis(axes: "Axes", results: Sequence[Results]) -> None:
+    """Mark the densities that were asked for; what is kept may be less."""
+    asked = _densities(results)
+    axes.set_xscale("log")
+    axes.set_xticks([100 * one for one in asked], [f"{100 * one:g}" for one in asked])
+    axes.minorticks_off()
+    axes.set_xlabel("weights kept, %")
+    axes.grid(alpha=0.3)
+
+
+def _legend(figure: "Figure", axes: "Axes") -> None:
+    """Put the names of one panel beside the figure, each once."""
+    handles, labels = axes.get_legend_handles_labels()
+    once = dict(zip(labels, handles, strict=True))
+    figure.legend(list(once.values()), list(once), frameon=False, loc="outside right upper")
