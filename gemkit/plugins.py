@@ -1,8 +1,8 @@
 """Loading plugins: gemkit's own, then the installed ones, then files given by path.
 
 Every plugin is examined alone, with a plugin manager of its own, so that a fault in one is told
-with its name and distribution and leaves all others usable. gemkit's own parts and pruners come
-in by the same hooks as anybody else's.
+with its name and distribution and leaves all others usable. gemkit's own parts, pruners and
+presets come in by the same hooks as anybody else's.
 """
 
 import os

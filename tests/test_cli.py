@@ -386,5 +386,5 @@ def test_parts_takes_the_words_of_options_for_kinds(gemkit, word, kind):
 
 def test_plugins_counts_what_is_built_in(gemkit):
     registry = load_plugins()
-    count = sum(map(len, registry.parts.values())) + len(registry.pruners)
-    assert gemkit("plugins").stdout == f"built into gemkit: {count} parts and pruners\n"
+    count = sum(map(len, [*registry.parts.values(), registry.pruners, registry.presets]))
+    assert gemkit("plugins").stdout == f"built into gemkit: {count} parts, pruners and presets\n"

@@ -31,10 +31,12 @@ from gemkit.errors import DataError, FitError, ImportanceError
 from gemkit.methods.baselines import Magnitude
 from gemkit.methods.gem_miner import UniformScores
 from gemkit.parts import Freeze
+from gemkit.preset import preset_from
 from gemkit.registry import Entry
 from gemkit.tensors import kept
 from gemkit.testing import (
     CLAUSES,
+    NamedPreset,
     Pruner,
     clauses_of,
     contract,
@@ -760,6 +762,24 @@ pruner("its-parts-fit-together", {"scores": "magnitude", "rounding": "topk", "he
 pruner("its-parts-fit-together", {"scores": "no_such_scores", "help": "x"})
 pruner("it-says-in-one-line-what-it-does", {"scores": "magnitude"})
 pruner("it-finds-a-ticket", {"scores": "by_chance", "help": "x"}, ByChance)
+
+
+# --- presets -------------------------------------------------------------------------------------
+
+
+def preset(clause, **changes):
+    own = load_plugins(only=())
+    given = {"help": "x", "pruner": "gem_miner", "density": 0.1, "model": "conv4"}
+    made = preset_from("broken/one", {**given, "dataset": "digits", **changes})
+    known = {"broken/one": Entry(made, "broken", "broken")}
+    BROKEN.setdefault(clause, []).append(NamedPreset("broken/one", replace(own, presets=known)))
+
+
+preset("its-run-can-begin", pruner="no_such_pruner")
+preset("its-run-can-begin", model="no_such_model")
+preset("its-run-can-begin", dataset={"name": "digits", "no_such_field": 3})
+preset("its-run-can-begin", recipe={"schedule": {"no_such_field": 3}})
+preset("its-run-can-begin", recipe={"schedule": {"every": 40}})
 
 
 # --- the tests -----------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def new_plugin(name: str, folder: Path) -> None:
 )
 @answers_json
 def check_plugin(plugin: str, folder: Path | None) -> Answer:
-    """Try everything gemkit expects of the parts and pruners of a plugin.
+    """Try everything gemkit expects of the parts, pruners and presets of a plugin.
 
     The plugin is an installed distribution (or the name of its entry point), or a Python file.
     What does not hold is shown with the smallest example that shows it, and what could not be
