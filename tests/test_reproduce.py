@@ -1,6 +1,7 @@
 """Tables of the paper: what they run, how they shrink, what is written down and drawn."""
 
 import json
+import os
 import re
 from itertools import chain
 from pathlib import Path
@@ -10,7 +11,7 @@ from cli_runs import commands_in
 
 from gemkit import load_plugins
 from gemkit.cli.presets import job_of
-from gemkit.errors import OptionError, UnknownNameError
+from gemkit.errors import GemkitError, OptionError, UnknownNameError
 from gemkit.preset import preset_from
 from gemkit.report.ledger import Ledger
 from gemkit.report.pages import with_results
@@ -161,6 +162,26 @@ def test_half_a_line_is_no_result_and_is_not_kept(tmp_path):
     ledger.path.write_text('{"seed": 0\n')
     with pytest.raises(OptionError, match="line 1 is no result"):
         ledger.rows()
+
+
+def killed(run):
+    os._exit(9)
+
+
+def test_a_process_that_is_killed_is_told_and_nothing_is_lost(tmp_path):
+    ledger = Ledger(tmp_path / "l.jsonl", ("seed",))
+    ledger.path.write_text('{"seed": 0}\n')
+    with pytest.raises(GemkitError, match=r"was killed.*goes on from there"):
+        ledger.complete([{"seed": 1}], killed, jobs=1)
+    assert ledger.rows() == [{"seed": 0}]
+
+
+def test_data_sets_are_fetched_before_anything_runs(tmp_path, monkeypatch):
+    gemkit = commands_in(tmp_path, monkeypatch)
+    result = gemkit("reproduce", "cifar10-small", "--download")
+    assert result.exit_code == 2
+    assert "imagefolder" in result.stderr
+    assert not Path("reproduction.jsonl").exists()
 
 
 def test_a_changed_preset_is_run_again():

@@ -246,6 +246,14 @@ data_dir_option = option(
 )
 
 
+download_option = option(
+    "Network and data",
+    "--download",
+    is_flag=True,
+    help="Fetch the data set into --data-dir first, unless it is there.",
+)
+
+
 def world_options(model: str | None, dataset: str | None) -> Decorator:
     """Define the options that say which network and which images; None means the ticket's own."""
     as_found = "the ticket's"
@@ -276,12 +284,7 @@ def world_options(model: str | None, dataset: str | None) -> Decorator:
                 show_default="train" if dataset else as_found,
                 help="Without the validation images, or for a final run with them (full).",
             ),
-            "download": option(
-                "Network and data",
-                "--download",
-                is_flag=True,
-                help="Fetch the data set into --data-dir first, unless it is there.",
-            ),
+            "download": download_option,
         },
     )
 

@@ -10,6 +10,7 @@ from gemkit.cli.options import (
     SectionedCommand,
     answers_json,
     data_dir_option,
+    download_option,
     option,
     plugin_option,
 )
@@ -54,6 +55,7 @@ Examples:
 @option("Runs", "--jobs", type=click.IntRange(1), metavar="N", default=1, help="Runs side by side.")
 @option("Runs", "--no-runs", is_flag=True, help="Run nothing; report what the ledger has.")
 @data_dir_option
+@download_option
 @option(
     "Output",
     "--ledger",
@@ -86,6 +88,7 @@ def reproduce(
     jobs: int,
     no_runs: bool,
     data_dir: Path | None,
+    download: bool,
     ledger: Path,
     page: Path | None,
     figures: Path | None,
@@ -106,6 +109,7 @@ def reproduce(
         seeds=seeds,
         jobs=0 if no_runs else jobs,
         data_dir=data_dir,
+        download=download,
         ledger=ledger,
         page=page,
         figures=figures,

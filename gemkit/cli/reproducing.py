@@ -1,13 +1,16 @@
 """The body of `gemkit reproduce`."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from gemkit.cli.options import Answer
+from gemkit.parts import DatasetPart
 from gemkit.plugins import load_plugins
-from gemkit.report.ledger import Ledger
+from gemkit.registry import Registry
+from gemkit.report.ledger import Ledger, Row
 from gemkit.report.pages import write_results
 from gemkit.report.tables import text_table
 from gemkit.reproduce.comparison import comparison
@@ -33,6 +36,7 @@ def start(
     seeds: int | None,
     jobs: int,
     data_dir: Path | None,
+    download: bool,
     ledger: Path,
     page: Path | None,
     figures: Path | None,
@@ -45,6 +49,8 @@ def start(
     book = Ledger(ledger, KEYS)
     planned = list(table.runs(registry, scale, seeds))
     if jobs:
+        if download:
+            _fetch(planned, registry, data_dir)
         where = {"data_dir": data_dir and str(data_dir), "plugins": [str(one) for one in plugins]}
         left = len(book.missing(planned))
         click.echo(f"{left} of {len(planned)} runs to do; results go to {ledger}", err=True)
@@ -56,3 +62,11 @@ def start(
     drawn = draw_figures(results, figures, name) if figures is not None else []
     data = {"table": name, "rows": book.of(planned), "figures": [str(file) for file in drawn]}
     return Answer(data, "\n".join([text, *(["", *map(str, drawn)] if drawn else [])]))
+
+
+def _fetch(planned: Sequence[Row], registry: Registry, folder: Path | None) -> None:
+    """Fetch every data set that a run names; one that cannot be fetched says so."""
+    for data in {json.dumps(run["setting"]["dataset"]) for run in planned}:
+        part = registry.build("datasets", json.loads(data))
+        assert isinstance(part, DatasetPart)
+        part.download(folder)

@@ -4,6 +4,7 @@ import json
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 from rich.progress import Progress
 
-from gemkit.errors import OptionError
+from gemkit.errors import GemkitError, OptionError
 
 Row = dict[str, Any]
 
@@ -49,6 +50,11 @@ class Ledger:
                 for future in ended:
                     print(json.dumps(future.result(), allow_nan=False), file=file, flush=True)
                     progress.advance(task)
+            except BrokenProcessPool as error:
+                raise GemkitError(
+                    f"a process was killed, perhaps for want of memory; what is done is in "
+                    f"{self.path}, and the same command goes on from there"
+                ) from error
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
