@@ -5,7 +5,7 @@
 
 Every method gets the same network, data, seeds and fine-tuning, with gemkit's defaults for
 everything else. Results are appended to benchmarks/results, and runs that are there already are
-not repeated. The table is printed; ¹ marks tickets that lost whole layers.
+not repeated. The tables are written into docs/methods.md; ¹ marks tickets that lost whole layers.
 """
 
 import argparse
@@ -15,7 +15,9 @@ from typing import NamedTuple
 
 from benchmarks.trial import RESULTS, measure
 from gemkit.report.ledger import Ledger, Row, mean_and_spread
+from gemkit.report.pages import write_results
 
+PAGE = Path(__file__).parent.parent / "docs" / "methods.md"
 DENSITIES = (0.2, 0.05, 0.014)
 KEYS = ("protocol", "pruner", "density", "seed")
 PRUNERS = (
@@ -127,7 +129,8 @@ def main() -> None:
     protocol = protocols(arguments.images)[arguments.protocol]
     results = ledger(arguments.protocol)
     results.complete(runs(arguments.protocol, protocol), measure, arguments.jobs)
-    print(table(results.rows()))
+    write_results(PAGE, f"methods-{arguments.protocol}", table(results.rows()))
+    print(f"wrote {PAGE}")
 
 
 if __name__ == "__main__":

@@ -55,6 +55,13 @@ def test_the_readmes_table_is_made_of_the_results():
     assert with_results(page, "digits", digits.table(digits.LEDGER.rows())) == page
 
 
+@pytest.mark.parametrize("protocol", methods.protocols(None))
+def test_the_tables_of_methods_are_made_of_the_results(protocol):
+    page = methods.PAGE.read_text()
+    table = methods.table(methods.ledger(protocol).rows())
+    assert with_results(page, f"methods-{protocol}", table) == page
+
+
 def row(pruner, density, seed, **found):
     return {"pruner": pruner, "density": density, "seed": seed, **found}
 
@@ -74,6 +81,12 @@ def test_the_table_of_methods_tells_collapse_and_spread():
     assert cells[3] == "50.0 ± 0.0 → 85.0 ± 7.1"
     assert cells[4] == "50.0 → 70.0 ¹ (1 of 2 collapsed)"
     assert cells[5] == "collapsed"
+
+
+def test_an_empty_place_is_filled_and_its_neighbours_left_alone():
+    page = "<!-- results: {} -->\n{}<!-- end of results -->\n"
+    before = page.format("a", "") + page.format("b", "old\n")
+    assert with_results(before, "a", "new") == page.format("a", "new\n") + page.format("b", "old\n")
 
 
 def test_a_page_without_a_place_for_results_is_told():

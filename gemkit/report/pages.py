@@ -10,9 +10,9 @@ def write_results(page: Path, name: str, text: str) -> None:
 
 def with_results(page: str, name: str, text: str) -> str:
     """Return the page with another text between the markers of this name."""
-    begin, end = f"<!-- results: {name} -->\n", "\n<!-- end of results -->"
+    begin, end = f"<!-- results: {name} -->", "<!-- end of results -->"
     head, found, rest = page.partition(begin)
     _, ended, tail = rest.partition(end)
     assert found, f"the page has no place for the results '{name}'"
     assert ended, f"the results '{name}' have no end"
-    return f"{head}{begin}{text}{end}{tail}"
+    return f"{head}{begin}\n{text}\n{end}{tail}"
