@@ -11,7 +11,8 @@ import torch
 from cli_runs import commands_in
 
 from gemkit import Data, load_plugins
-from gemkit.cli.presets import job_of
+from gemkit.cli.presets import _SAID_BY, job_of, with_preset
+from gemkit.cli.run import run
 from gemkit.compose import check_fit, needs_training
 from gemkit.engine import evaluate, finetune, search
 from gemkit.errors import OptionError, UnknownNameError
@@ -379,6 +380,30 @@ def test_another_pruner_brings_its_own_recipe(gemkit, tmp_path):
     assert said["recipe"]["finalize"] == "rounded"
     assert said["recipe"]["regularizer"]["name"] == "none"
     assert said["model"]["width"] == 4
+
+
+def test_every_option_of_a_run_that_a_preset_could_say_is_known_to_overrule_it():
+    sections = ("Training", "Network and data")
+    options = {one.name for one in run.params if getattr(one, "section", "") in sections}
+    elsewhere = {"density", "on_collapse", "model", "dataset"}  # not fields, but options both
+    nowhere = {"seed", "data_dir", "download"}
+    assert options == set(_SAID_BY.values()) | elsewhere | nowhere
+
+
+@pytest.mark.parametrize(
+    ("option", "field"), [("train_on", "dataset.train_on"), ("bn", "model.bn"), ("lr", "search.lr")]
+)
+def test_an_option_overrules_the_field_that_says_the_same(option, field):
+    preset = preset_from(
+        "mine/one",
+        GOOD
+        | {"dataset": {"name": "cifar10", "train_on": "full"}, "search": {"lr": 0.1}}
+        | {"model": {"name": "conv4", "bn": "affine"}},
+    )
+    nothing = {"fields": [], "roles": {}, "world": {}, "training": {}}
+    for given, expected in ((False, True), (True, False)):
+        chosen = with_preset(preset, nothing, lambda name, yes=given: yes and name == option)
+        assert any(text.startswith(f"{field}=") for text in chosen["fields"]) is expected
 
 
 def test_presets_are_listed_and_printed(gemkit):
