@@ -14,7 +14,7 @@ from gemkit.report.ledger import Ledger, Row
 from gemkit.report.pages import write_results
 from gemkit.report.tables import text_table
 from gemkit.reproduce.comparison import comparison
-from gemkit.reproduce.figures import draw_figures
+from gemkit.reproduce.figures import draw_figures, links
 from gemkit.reproduce.results import results_of
 from gemkit.reproduce.scale import Scale
 from gemkit.reproduce.table import KEYS, table_of, tables
@@ -57,9 +57,9 @@ def start(
         book.complete([run | where for run in planned], measure, jobs)
     results = results_of(table, registry, scale, seeds, book)
     text = comparison(table, results, scale)
-    if page is not None:
-        write_results(page, name, text)
     drawn = draw_figures(results, figures, name) if figures is not None else []
+    if page is not None:
+        write_results(page, name, "\n\n".join(filter(None, [text, links(drawn, page)])))
     data = {"table": name, "rows": book.of(planned), "figures": [str(file) for file in drawn]}
     return Answer(data, "\n".join([text, *(["", *map(str, drawn)] if drawn else [])]))
 

@@ -5,8 +5,9 @@ Methods differ in colour and in shape, so that the figures can be read in print 
 
 import hashlib
 import json
+import os
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,28 +27,47 @@ _LOWEST = 1e-4
 """Where the axis of layer densities ends; a layer without weights has no bar."""
 
 
+CAPTIONS = {
+    "accuracy": "Accuracy against density, before and after fine-tuning",
+    "sanity": "Tickets and their controls after fine-tuning",
+    "layers": "What every layer keeps, from input to output",
+    "convergence": "Validation accuracy over search and fine-tuning, mean over seeds",
+    "scatter": "Every ticket before and after fine-tuning; open marks are the lower density",
+}
+
+
 def draw_figures(results: Sequence[Results], folder: Path, stem: str) -> list[Path]:
     """Draw what the results are enough for, and name the files."""
     known = [one for one in results if one.rows]
-    if not known:
-        return []
-    folder.mkdir(parents=True, exist_ok=True)
-    looks = _looks(known)
     sparse = [one for one in known if one.preset.density < 1]
+    checked = [one for one in sparse if one.line.checks]
+    rows = len({one.line.method for one in sparse})
     files: list[Path] = []
     with canvas() as new_figure:
         for name, width, height, fill, subjects in (
             ("accuracy", 7.2, 3.2, _accuracy, known),
-            ("sanity", 7.2, 3.2, _sanity, [one for one in sparse if one.line.checks]),
-            ("layers", 7.2, 1.2 + 1.1 * len({one.line.method for one in sparse}), _layers, sparse),
+            ("sanity", 7.2, 3.2, _sanity, checked),
+            ("layers", 7.2, 1.2 + 1.1 * rows, _layers, sparse),
             ("convergence", 7.2, 3.2, _convergence, known),
             ("scatter", 4.6, 3.4, _scatter, sparse),
         ):
             if subjects:
+                folder.mkdir(parents=True, exist_ok=True)
                 figure = new_figure(width, height)
-                fill(figure, subjects, looks)
+                fill(figure, subjects, _looks(known))
                 files += save(figure, folder, f"{stem}-{name}", origin(results))
     return files
+
+
+def links(files: Iterable[Path], page: Path) -> str:
+    """Show figures on a page, each with its caption."""
+    lines = []
+    for file in files:
+        if file.suffix == ".svg":
+            caption = CAPTIONS[file.stem.rpartition("-")[2]]
+            where = os.path.relpath(file, page.parent)
+            lines.append(f"![{caption}]({Path(where).as_posix()})\n*{caption}.*")
+    return "\n\n".join(lines)
 
 
 def origin(results: Sequence[Results]) -> str:
