@@ -460,6 +460,16 @@ def test_asking_for_a_plugin_that_is_not_installed_is_an_error(install, monkeypa
 # --- one name, two plugins -------------------------------------------------------------------
 
 
+def test_a_preset_that_two_plugins_bring_belongs_to_neither(install):
+    data = "{'help': 'x', 'pruner': 'dense', 'density': 1, 'model': 'conv4', 'dataset': 'digits'}"
+    for name in ("one", "two"):
+        install(name, plugin_code(hook(f"{{'my/preset': {data}}}", "gemkit_presets")))
+    registry = load_plugins()
+    assert "my/preset" not in registry.presets
+    with pytest.raises(PluginError, match=r"'my/preset' is claimed through gemkit_presets by"):
+        registry.preset("my/preset")
+
+
 @pytest.fixture
 def contested(install) -> Registry:
     for name in ("one", "two"):
