@@ -2,6 +2,7 @@
 
 import json
 import re
+import statistics
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import torch
 from cli_runs import commands_in
 
+from benchmarks import digits
 from gemkit import Data, load_plugins
 from gemkit.cli.presets import _SAID_BY, job_of, with_preset
 from gemkit.cli.run import run
@@ -220,6 +222,19 @@ def test_published_accuracies():
     assert found["rare_gems/resnet20-cifar10-1.44-long@paper"] == (None, 79.50)
     assert found["baselines/smart_ratio_v3-resnet20-cifar10-1.44"] == (None, 69.78)
     assert found["baselines/lr_rewinding-resnet20-cifar10-1.44"] == (None, 80.21)
+
+
+def test_the_demos_expect_what_was_measured():
+    rows = digits.LEDGER.rows()
+    told = [preset for name, preset in PRESETS.items() if name.startswith("demo/")]
+    told = [preset for preset in told if preset.expected]
+    assert len(told) == 5
+    for preset in told:
+        key = (preset.pruner, preset.density)
+        mine = [row for row in rows if (row["pruner"], row["density"]) == key]
+        for moment in ("before", "after"):
+            mean = statistics.mean(row[moment] for row in mine)
+            assert getattr(preset.expected, moment) == pytest.approx(100 * mean, abs=0.06)
 
 
 # --- files ---------------------------------------------------------------------------------------
