@@ -171,21 +171,30 @@ def table(rows: list[Row]) -> str:
     """Draw the results: how many times less, and faster, with quartiles of the turns."""
     lines = [
         "| network | ticket | density | channels left | multiplications | epoch of fine-tuning "
-        "| inference | accuracy in % masked / compact | largest error |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| inference |",
+        "|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         left, all_of_them = row["channels"]
         counts = row["multiplications"]
-        accuracy = " / ".join(
-            mean_and_spread(row["accuracy"][one]) for one in ("masked", "compact")
-        )
         lines.append(
-            f"| {row['network']} | {row['pruner']} | {row['density']:.4f} "
+            f"| `{row['network']}` | `{row['pruner']}` | {row['density']:.4f} "
             f"| {left:,} of {all_of_them:,} | {counts['masked'] / counts['use']:.1f} × fewer "
-            f"| {_faster(row['epoch'])} | {_faster(row['inference'])} | {accuracy} "
-            f"| {row['error']:.0e} |"
+            f"| {_faster(row['epoch'])} | {_faster(row['inference'])} |"
         )
+    return "\n".join(lines)
+
+
+def learned(rows: list[Row]) -> str:
+    """Draw the accuracies in percent, of the networks that had enough to learn from."""
+    lines = ["| network | ticket | seeds | masked | compact |", "|---|---|---|---|---|"]
+    for row in rows:
+        if row["network"] in EPOCHS:
+            masked, small = row["accuracy"]["masked"], row["accuracy"]["compact"]
+            lines.append(
+                f"| `{row['network']}` | `{row['pruner']}` | {len(masked)} "
+                f"| {mean_and_spread(masked)} | {mean_and_spread(small)} |"
+            )
     return "\n".join(lines)
 
 
@@ -207,8 +216,9 @@ def main() -> None:
     for name, pruner in TICKETS:
         if name in arguments.networks and (name, pruner) not in done:
             LEDGER.append(row_of(name, pruner, digits if name == "conv4" else data, arguments))
-    print(table(LEDGER.rows()))
-    write_results(PAGE, "compaction", table(LEDGER.rows()))
+    for name, text in (("compaction", table(LEDGER.rows())), ("learned", learned(LEDGER.rows()))):
+        print(text)
+        write_results(PAGE, name, text)
 
 
 if __name__ == "__main__":

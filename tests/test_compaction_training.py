@@ -65,6 +65,15 @@ def test_expanding_what_was_just_compacted_gives_the_very_ticket(name):
     assert small.expand(small.ticket) == ticket
 
 
+def test_nothing_fades_before_the_first_batch():
+    model = network("conv4")
+    model.bn1.momentum = None  # an average over no batches yet
+    ticket = ticket_of(model, 0.03)
+    small = compact(ticket, model, training=True)
+    assert "bn1" in small.fading
+    assert small.expand(small.ticket) == ticket
+
+
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("name", sorted(NETWORKS))
 def test_training_is_the_same_without_parameters_in_norms(name, optimizer):

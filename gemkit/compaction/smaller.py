@@ -18,7 +18,7 @@ from gemkit.tensors import Tensors
 from gemkit.ticket import Ticket
 
 _TOLERANCE = 1e-9
-"""By how much outputs in float64 may differ, in multiples of the largest output."""
+"""By how much outputs in float64 may differ, in multiples of the largest, or of one."""
 _ROUNDED = 1e3
 """The same, in multiples of the last digit, where numbers carried on were rounded to be stored."""
 
@@ -41,10 +41,11 @@ class Fading(NamedTuple):
         """Let statistics go on from where they were, as batches of zeros would have made them."""
         counter = f"{norm}.num_batches_tracked"
         before, now = int(start[counter]), int(state[counter])
-        rate = before / max(1, now) if self.momentum is None else 1 - self.momentum
-        factor = rate if self.momentum is None else rate ** (now - before)
+        if now == before:
+            return
+        faded = before / now if self.momentum is None else (1 - self.momentum) ** (now - before)
         for name in (f"{norm}.running_mean", f"{norm}.running_var"):
-            state[name] = torch.where(self.channels, state[name] * factor, state[name])
+            state[name] = torch.where(self.channels, state[name] * faded, state[name])
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +64,7 @@ class Compact:
     settings: dict[str, dict[str, int]]
     """The sizes of the layers that have become smaller, by name."""
     training: bool
-    fading: dict[str, "Fading"]
+    fading: dict[str, Fading]
     """Batch norms that lost channels which are still in training, by name."""
     carried: int
     """How many layers carry numbers that removed channels have brought."""
@@ -202,23 +203,24 @@ def _settled(
     return pair
 
 
-def difference(one: nn.Module, other: nn.Module, images: Tensor) -> float:
+def difference(one: nn.Module, other: nn.Module, images: Tensor, *, at_least: float = 0.0) -> float:
     """Return by how much the outputs of two networks differ in evaluation, computed in float64.
 
-    It is told in multiples of the largest output, or of one where outputs are smaller.
+    It is told in multiples of the largest output, or of `at_least` where outputs are smaller.
     """
     outputs = []
     for model in (one, other):
         own = copy.deepcopy(model).double().eval()
         with torch.no_grad():
             outputs.append(own(images.double()))
-    largest = max(1.0, float(outputs[0].abs().max()))
-    return float((outputs[0] - outputs[1]).abs().max()) / largest
+    apart = float((outputs[0] - outputs[1]).abs().max())
+    return apart / (max(at_least, float(outputs[0].abs().max())) or 1.0)
 
 
 def _check_same(one: nn.Module, other: nn.Module, shape: Shape, tolerance: float) -> None:
     """Refuse a smaller network that is another function, whatever the reason."""
-    error = difference(one, other, example_images(shape, 2, torch.float64))
+    images = example_images(shape, 2, torch.float64)
+    error = difference(one, other, images, at_least=1.0)
     if not error <= tolerance:
         raise CompactionError(
             f"the smaller {type(one).__name__} would give other outputs (by {error:.1g}), so its "
