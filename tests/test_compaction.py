@@ -359,3 +359,52 @@ def test_a_ticket_that_does_not_know_its_images_asks_for_their_shape():
         compact(ticket, model)
     small = compact(ticket, model, shape=SHAPE)
     assert small.model(images()).shape == (3, 2)
+
+
+class Late(nn.Module):
+    """Cuts a value off in place, after somebody has read it as it was."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4)
+        self.relu, self.head = nn.ReLU(inplace=True), nn.Linear(4, 2)
+        self.early, self.late = nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1)
+
+    def forward(self, x):
+        x = self.norm(self.conv(x))
+        early = self.early(x)
+        return self.head((early + self.late(self.relu(x))).mean((2, 3)))
+
+
+def test_what_is_done_in_place_later_does_not_change_what_was_read():
+    torch.manual_seed(0)
+    model = lived_(Late().double())
+    ticket = ticket_of(model, 2.0)
+    ticket.mask["conv.weight"][:2] = False
+    model.norm.bias.data[:2] = -5
+    ticket = Ticket(ticket.mask, model.state_dict(), info())
+    error, small = error_of(model, ticket)
+    assert error < 1e-10
+    assert small.model.conv.out_channels == 2
+
+
+@pytest.mark.parametrize(
+    ("pool", "left"),
+    [
+        (nn.AvgPool2d(2), 2),
+        (nn.AvgPool2d(3, stride=1, padding=1), 4),  # its edge shows, so nothing can be carried on
+        (nn.MaxPool2d(3, stride=2, padding=1), 2),
+        (nn.AdaptiveMaxPool2d(2), 2),
+    ],
+)
+def test_still_channels_pass_poolings_that_show_no_edge(pool, left):
+    model, ticket = chain(padding=0)
+    model[2] = nn.Sequential(nn.ReLU(), pool)
+    model[3] = nn.Conv2d(4, 2, 1, bias=False).double()
+    model[4] = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    model[5] = nn.Linear(2, 2, bias=False).double()
+    mask = {name: torch.ones_like(model.get_parameter(name)).bool() for name in ticket.mask}
+    mask["0.weight"][1:3] = False
+    error, small = error_of(model, Ticket(mask, model.state_dict(), info()))
+    assert error < 1e-10
+    assert small.model[0].out_channels == left

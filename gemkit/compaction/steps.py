@@ -79,7 +79,7 @@ class Pointwise(Step):
         axis, still, value = known[self.reads[0]]
         if self.edged:
             still = still & (value == 0)
-        return known_still(axis, still, self.function(value))
+        return known_still(axis, still, self.function(value.clone()))  # it may work in place
 
     def spread(self, known: Signals, kept: Kept) -> None:
         """Channels stay or go together with those they are made of."""
