@@ -173,6 +173,18 @@ def test_a_shift_that_learns_is_kept_and_would_be_missed(monkeypatch):
         assert_same(masked, compacted, model)
 
 
+def test_a_bias_that_is_zero_will_learn():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Tanh(), nn.Flatten(), nn.Linear(288, 10)).double()
+    model[0].bias.data.zero_()
+    ticket = ticket_of(model, 1.0)
+    ticket.mask["0.weight"][:4] = False
+    masked, compacted, small = trained_both_ways(model, ticket)
+    assert small.model[0].out_channels == 8
+    assert compact(ticket, model).model[0].out_channels == 4
+    assert_same(masked, compacted, model)
+
+
 def test_a_weight_that_is_zero_but_not_pruned_will_learn():
     model = network("conv4")
     ticket = ticket_of(model, 1.0)
