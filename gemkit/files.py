@@ -32,8 +32,14 @@ def sweep(folder: Path) -> None:
 
     Nobody else may be writing into the folder.
     """
-    for left in folder.glob(f"{_BEGIN}*{_END}"):
-        left.unlink(missing_ok=True)
+    if folder.is_dir():
+        for path in filter(is_left_over, folder.iterdir()):
+            path.unlink(missing_ok=True)
+
+
+def is_left_over(path: Path) -> bool:
+    """Tell whether this is a file that was being written when its process was killed."""
+    return path.name.startswith(_BEGIN) and path.name.endswith(_END)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -18,7 +18,7 @@ from gemkit.probe import Probe
 from gemkit.recipe import Recipe
 from gemkit.scored import ScoredNet
 from gemkit.selection import keep_top
-from gemkit.stateful import State
+from gemkit.stateful import State, random_state
 from gemkit.tensors import Tensors, budget, generator, kept, seeded, total
 from gemkit.ticket import FreezeRecord
 from gemkit.training import Trainer
@@ -159,7 +159,7 @@ class Freezer:
     def restore_(self, state: State) -> None:
         """Go on where a freezer was whose state this is."""
         self.history = [FreezeRecord.model_validate(record) for record in state["history"]]
-        self._rng.set_state(state["rng"])
+        self._rng.set_state(random_state(state["rng"], self._rng.get_state()))
 
     def final_mask(self, step: int, density: float) -> Tensors:
         """Settle which mask is the ticket, wear it, and make sure that it is alive."""

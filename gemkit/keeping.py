@@ -9,7 +9,7 @@ from lightning_fabric import Fabric
 
 from gemkit.checkpoint import Checkpoint, Shelf
 from gemkit.errors import CheckpointError, Stopped
-from gemkit.stateful import State, Stateful
+from gemkit.stateful import State, Stateful, random_state
 
 SHARE = 0.01
 """The share of a run's time that saving at the ends of epochs may take."""
@@ -161,12 +161,16 @@ class GlobalRandom:
 
     def restore_(self, state: State) -> None:
         """Draw what would have been drawn next."""
-        rank = self.fabric.global_rank
-        torch.set_rng_state(state["cpu"][rank])
-        if self.fabric.device.type == "cuda":
-            torch.cuda.set_rng_state(state["device"][rank], self.fabric.device)
+        rank, device = self.fabric.global_rank, self.fabric.device
+        torch.set_rng_state(random_state(state["cpu"][rank], torch.get_rng_state()))
+        if device.type == "cuda":
+            own = torch.cuda.get_rng_state(device)
+            torch.cuda.set_rng_state(random_state(state["device"][rank], own), device)
 
     def _gathered(self, own: torch.Tensor) -> torch.Tensor:
-        everybodys = self.fabric.all_gather(own.to(self.fabric.device))
-        assert isinstance(everybodys, torch.Tensor)
-        return everybodys.reshape(self.fabric.world_size, -1).cpu()
+        if self.fabric.world_size == 1:
+            return own[None]
+        own = own.to(self.fabric.device)
+        everybodys = [torch.empty_like(own) for _ in range(self.fabric.world_size)]
+        torch.distributed.all_gather(everybodys, own)
+        return torch.stack(everybodys).cpu()

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import tomli_w
 
 from gemkit.errors import OptionError
-from gemkit.files import put, read, sweep
+from gemkit.files import is_left_over, put, read, sweep
 from gemkit.metrics import last_line
 
 RunState = Literal["running", "interrupted", "failed", "done"]
@@ -209,8 +209,8 @@ def check_free(folder: Path) -> None:
     """Refuse a folder that a run would mix its files into; a run that is there goes on."""
     if RunDir(folder).is_run():
         return
-    if folder.is_dir() and all(file.name == _LOCK for file in folder.iterdir()):
-        return
+    if folder.is_dir() and all(f.name == _LOCK or is_left_over(f) for f in folder.iterdir()):
+        return  # empty, or a run was killed before it had written anything
     if folder.exists() or folder.is_symlink():
         what = "is not empty" if folder.is_dir() else "is not a folder"
         raise OptionError(

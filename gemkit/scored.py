@@ -13,7 +13,7 @@ from gemkit.parts import LearnedScores, Rounding
 from gemkit.pieces import Cut, Piece
 from gemkit.recipe import Recipe
 from gemkit.selection import Shares
-from gemkit.stateful import State, matching
+from gemkit.stateful import State, matching, random_state
 from gemkit.tensors import Tensors, total
 from gemkit.wearing import Layer, TopWearer, wear_
 
@@ -258,7 +258,7 @@ class ScoredNet(MaskedNet):
         """Become what a net was whose state this is, rounding as it last did."""
         for name, saved in matching(state["scores"], self.raw_scores).items():
             self.scores[name].copy_(saved)
-        self.rng.set_state(state["drawn_from"])
+        self.rng.set_state(random_state(state["drawn_from"], self._drawn_from))
         super().restore_(state)
 
     @property

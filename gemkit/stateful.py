@@ -49,6 +49,14 @@ def matching(saved: object, like: Tensors) -> Tensors:
     return {name: saved[name].to(tensor.device) for name, tensor in like.items()}
 
 
+def random_state(saved: object, like: Tensor) -> Tensor:
+    """Return the saved state of a generator, if it is like one.
+
+    It is a copy: torch reads beyond the end of a state that is part of a larger tensor.
+    """
+    return matching({"random": saved}, {"random": like})["random"].clone().contiguous()
+
+
 def count_in(state: State, name: str) -> int:
     """Return a number of things that a state tells, which is a whole one and not negative."""
     value = state[name]

@@ -75,7 +75,7 @@ def without_time(event):
     return [type(event).__name__, known]
 
 
-def find(recipe, told, keeper=None, net=dropping_net, device=CPU, plan=PLAN):
+def find(recipe, told, keeper=None, net=dropping_net, device=CPU, plan=PLAN, fabric=None):
     """Search; `recipe` is a key of `RECIPES`."""
     pruner, parts, options = RECIPES[recipe]
     recipe = REGISTRY.recipe(pruner, parts=parts, options=options)
@@ -89,6 +89,7 @@ def find(recipe, told, keeper=None, net=dropping_net, device=CPU, plan=PLAN):
         runtime=device,
         on_collapse="warn",
         observers=[told],
+        fabric=fabric,
         keeper=keeper,
     )
 

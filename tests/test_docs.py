@@ -21,6 +21,7 @@ from gemkit.recipe import ROLES
 from gemkit.registry import KIND_OF_ROLE
 from gemkit.report import methods
 from gemkit.report.methods import BEGIN, END, methods_table, renewed
+from gemkit.rundir import RunDir
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -156,3 +157,9 @@ def test_the_readme_has_just_the_two_commands_and_ci_runs_the_second():
 )
 def test_every_hook_says_when_it_is_called_and_what_becomes_of_its_answer(hook):
     assert len(getattr(gemkit.hookspecs, hook).__doc__.split()) > 10
+
+
+def test_the_page_on_runs_names_every_file_of_a_run():
+    table = [row[0][0] for row in rows((ROOT / "docs" / "runs.md").read_text(), 2) if row[0]]
+    described = [line.split()[0] for line in RunDir.__doc__.splitlines()[2:] if line.strip()]
+    assert table == described

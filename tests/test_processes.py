@@ -2,10 +2,13 @@
 
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
+from kept import Killed, Mortal, Told
+from kept import find as find_one
 from lightning_fabric import Fabric
 from tiny import CPU, PLAN, tiny_data, tiny_net
 
@@ -44,6 +47,29 @@ def test_two_processes_find_the_same_ticket(pruner):
     assert world == 2
     assert masks[0] == masks[1]
     assert 0 < sum(masks[0]) < len(masks[0])
+
+
+def find_again(fabric, folder):
+    """Search once without and once with deaths; tell what both found, and what was told."""
+    torch.set_num_threads(1)
+    straight, told = Told(), Told()
+    expected = find_one("learned, drawn", straight, fabric=fabric).digest()
+    for lives in (6, 5, None):
+        beside = {"told": told} if fabric.is_global_zero else {}
+        keeper = Mortal(Path(folder), lives, beside=beside, writes=fabric.is_global_zero)
+        with suppress(Killed):
+            found = find_one("learned, drawn", told, keeper, fabric=fabric).digest()
+        fabric.barrier()
+    return expected, found, straight, told
+
+
+@pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")
+def test_two_processes_resume_to_the_same_bits(tmp_path):
+    """What they draw differs, so each has its own random numbers to go on with."""
+    fabric = Fabric(accelerator="cpu", devices=2, strategy="ddp_fork")
+    expected, found, straight, told = fabric.launch(find_again, str(tmp_path))
+    assert found == expected
+    assert told == straight
 
 
 SCRIPT = """

@@ -176,6 +176,7 @@ def test_a_run_that_is_there_may_be_gone_on_with():
     folder = rundir.create(Path("run"), "")
     with folder.locked():
         pass
+    (folder.path / ".gemkit-0123456789abcdef.tmp").touch()
     rundir.check_free(folder.path)  # killed before anything else was written
     (folder.path / "other").touch()
     with pytest.raises(OptionError, match="not empty"):

@@ -17,7 +17,7 @@ from gemkit import engine
 from gemkit.cli.progress import progress
 from gemkit.compaction import finetune
 from gemkit.data.source import Data
-from gemkit.errors import GemkitError
+from gemkit.errors import GemkitError, Stopped
 from gemkit.keeping import Keeper
 from gemkit.models.custom import model_data
 from gemkit.parts import DatasetPart, ModelPart
@@ -139,6 +139,6 @@ def only_first_speaks(fabric: Fabric) -> Iterator[Path | None]:
     ):
         try:
             yield Path(nowhere)
-        except GemkitError:
+        except (GemkitError, Stopped):
             sys.exit(2)  # the first process says why
         sys.exit(0)  # the first process answers

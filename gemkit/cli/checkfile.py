@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, JsonValue
 
 from gemkit import rundir
 from gemkit.checks import TICKET, Trial, Unmade
 from gemkit.errors import CheckError, OptionError
+from gemkit.files import read
 from gemkit.lab import Lab
 from gemkit.models.custom import model_data
 from gemkit.parts import DatasetPart, ModelPart, SanityCheck
@@ -72,8 +73,10 @@ class CheckFile:
             return replace(self, path=path)
         way_out = "replace it with --force, or give another --out"
         try:
-            known = _Known.model_validate_json(path.read_bytes())
-        except (OSError, ValidationError) as error:
+            known = _Known.model_validate_json(read(path))
+            if not {trial.check for trial in known.trials} <= {TICKET, *known.checks}:
+                raise ValueError("trials of checks that are not described")
+        except (OSError, ValueError) as error:  # what is not valid is a ValueError, too
             raise CheckError(f"{path} cannot be read as checks; {way_out}") from error
         if known.setting != self.setting:
             other = [key for key in self.setting if known.setting.get(key) != self.setting[key]]
