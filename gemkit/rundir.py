@@ -168,6 +168,16 @@ class RunDir:
             shutil.rmtree(self.checkpoints)
 
 
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Keep other processes out of a folder, if it is a run's."""
+    if not RunDir(folder).is_run():
+        yield
+        return
+    with RunDir(folder).locked():
+        yield
+
+
 def _lock(handle: int, kind: int, patience: int) -> bool:
     """Try a few times to get a lock."""
     for attempt in range(patience):

@@ -12,6 +12,7 @@ import pytest
 from cli_runs import PLUGIN, TINY, Gemkit, answer, commands_in
 
 from gemkit.checkpoint import Shelf
+from gemkit.cli.checkfile import CheckFile
 from gemkit.keeping import DiskKeeper
 from gemkit.rundir import RunDir
 from gemkit.ticket import Ticket
@@ -174,19 +175,22 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(gemkit, signalled):
     assert before.exists() is False
 
 
-def test_the_checks_of_a_run_are_gone_on_with(gemkit, monkeypatch):
-    words = ("run", "--pruner", "random", *TINY, "--check", "shuffle", "--check-seeds", "2")
-    whole = answer(gemkit(*words, "--out", "whole", "--json"))
-    import gemkit.cli.checkfile as checkfile
+def stop_checks(monkeypatch) -> None:
+    """Let checks receive a signal before they write their third trial."""
+    write, turns = CheckFile.write, iter(range(100))
 
-    write, turns = checkfile.CheckFile.write, iter(range(100))
-
-    def write_once(self, margin):
+    def stopped(self, margin):
         if next(turns) == 2:
             os.kill(os.getpid(), signal.SIGTERM)
         return write(self, margin)
 
-    monkeypatch.setattr(checkfile.CheckFile, "write", write_once)
+    monkeypatch.setattr(CheckFile, "write", stopped)
+
+
+def test_the_checks_of_a_run_are_gone_on_with(gemkit, monkeypatch):
+    words = ("run", "--pruner", "random", *TINY, "--check", "shuffle", "--check-seeds", "2")
+    whole = answer(gemkit(*words, "--out", "whole", "--json"))
+    stop_checks(monkeypatch)
     stopped = gemkit(*words, "--out", "run")
     assert stopped.exit_code == 143
     assert "go on with: gemkit resume run" in stopped.stderr
@@ -222,6 +226,30 @@ def test_runs_are_listed_with_state_pruner_density_and_accuracy(gemkit, signalle
     shown = gemkit("runs")
     assert shown.exit_code == 0
     assert "random-conv4-fake-d0.3-s0     done         random" in shown.stdout
+
+
+def test_a_new_run_says_that_one_of_its_name_was_interrupted(gemkit, signalled):
+    signalled(5)
+    gemkit("run", *TINY)
+    shown = gemkit("run", *TINY)
+    assert "note: runs/gem_miner-conv4-fake-d0.3-s0 was interrupted" in shown.stderr
+    assert "`gemkit resume runs/gem_miner-conv4-fake-d0.3-s0` would go on" in shown.stderr
+    gemkit("resume", "runs/gem_miner-conv4-fake-d0.3-s0")
+    assert "was interrupted" not in gemkit("run", *TINY).stderr
+
+
+def test_checks_that_are_stopped_go_on_with_the_same_command(gemkit, monkeypatch):
+    gemkit("run", "--pruner", "random", *TINY, "--out", "run")
+    words = ("check", "run", "--checks", "shuffle", "--seeds", "2")
+    gemkit(*words, "--out", "whole")
+    stop_checks(monkeypatch)
+    stopped = gemkit(*words)
+    assert stopped.exit_code == 143
+    assert "stopped by SIGTERM; what is measured is in checks.json" in stopped.stderr
+    assert gemkit(*words).exit_code == 0
+    assert Path("run/checks.json").read_bytes() == Path("whole/checks.json").read_bytes()
+    with RunDir(Path("run")).locked():
+        assert "in use by another process" in gemkit(*words).stderr
 
 
 def test_what_is_no_run_cannot_be_resumed(gemkit):

@@ -1,25 +1,28 @@
 """The body of `gemkit check`, and of `gemkit run --check`."""
 
 import time
-import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from signal import Signals
 from typing import Any
 
 import click
 
 from gemkit.checks import TICKET, Trial, Unmade, trials, work
+from gemkit.cli import signals
 from gemkit.cli.bench import Bench, load_data, only_first_speaks, open_fabric
 from gemkit.cli.checkfile import CheckFile
 from gemkit.cli.choices import validated
 from gemkit.cli.fields import Fields, sort_fields
 from gemkit.cli.job import Job
+from gemkit.cli.mishaps import explained
 from gemkit.cli.options import Answer
 from gemkit.cli.progress import warning
 from gemkit.cli.retraining import parts_of
 from gemkit.engine import finetune_plan
-from gemkit.errors import GemkitError, OptionError
+from gemkit.errors import GemkitError, OptionError, Stopped
 from gemkit.events import Collapsed, Event, Noted
 from gemkit.lab import Lab, lab_for
 from gemkit.parts import SanityCheck
@@ -29,7 +32,7 @@ from gemkit.registry import Registry
 from gemkit.report.picture import draw
 from gemkit.report.tables import facts, percent
 from gemkit.report.verdicts import MARGIN, verdict_table, verdicts
-from gemkit.rundir import RunDir
+from gemkit.rundir import RunDir, alone_in
 from gemkit.ticket import Ticket
 
 Checks = Mapping[str, SanityCheck]
@@ -75,9 +78,22 @@ def start(
             observers=[Warnings()],
         )
         made = CheckFile.about(ticket, plan, lab, model, dataset)
-        book = made.continued(nowhere or out or file.parent, force=force)
-        report = carry_out(ticket, checks, seeds, lab, plan, book, margin)
+        folder = nowhere or out or file.parent
+        with _going_on(), alone_in(folder):
+            book = made.continued(folder, force=force)
+            report = carry_out(ticket, checks, seeds, lab, plan, book, margin)
     return Answer(report, report_text(report))
+
+
+@contextmanager
+def _going_on() -> Iterator[None]:
+    """Say how checks that are interrupted, or have no room on the disk, go on."""
+    again = "what is measured is in checks.json, and the same command goes on from there"
+    try:
+        with explained(again), signals.raised():
+            yield
+    except Stopped as stop:
+        raise Stopped(stop.signal, f"stopped by {Signals(stop.signal).name}; {again}") from stop
 
 
 def lab_of(job: Job, bench: Bench, registry: Registry) -> Lab:
@@ -204,12 +220,13 @@ class Warnings:
 
 def _plan(folder: Path, epochs: int | None, fields: Mapping[str, Any]) -> Plan:
     """Return the run's own plan of fine-tuning, where there is a run, with other values given."""
-    config = folder / "config.toml"
-    own: dict[str, Any] = {}
-    if config.is_file():
+    run_dir, own = RunDir(folder), {}
+    if run_dir.is_run():
         try:
-            own = dict(tomllib.loads(config.read_text(encoding="utf-8"))["finetune"])
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise OptionError(f"{config} does not tell how the run fine-tuned: {error}") from error
+            own = dict(run_dir.config()["finetune"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise OptionError(
+                f"{folder / 'config.toml'} does not tell how the run fine-tuned: {error}"
+            ) from error
     other = {} if epochs is None else {"epochs": epochs}
     return finetune_plan(validated(Plan, {**own, **other, **fields}, "finetune"))

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from gemkit.cli.fields import Fields
 from gemkit.errors import GemkitError, ModelError, OptionError
+from gemkit.files import read
 from gemkit.models.custom import Custom, is_address
 from gemkit.options import from_data, report
 from gemkit.parts import DatasetPart, ModelPart
@@ -45,10 +46,10 @@ def read_toml(file: Path) -> dict[str, Any]:
     """Read a recipe file."""
     way_out = "`gemkit show gem_miner` prints one to start from"
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return tomllib.loads(read(file).decode())
     except OSError as error:
         raise OptionError(f"cannot be read, {error.strerror}; {way_out}") from error
-    except ValueError as error:  # no TOML, or no text at all
+    except (ValueError, RecursionError) as error:  # no TOML, or no text at all
         raise OptionError(f"is not valid TOML, {error}; {way_out}") from error
 
 

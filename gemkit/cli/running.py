@@ -83,6 +83,8 @@ def conduct(
         lab = lab_of(job, bench, registry)
         check_fit(controls, lab)
         run_dir = rundir.create(nowhere or out, job.name)
+        if out is None and not nowhere:
+            _say_what_is_unfinished(run_dir, job.name)
         with explained("nothing else was changed"), run_dir.locked():
             _enter(run_dir, job, manner, bench)
             session = Session(job, manner, bench, run_dir)
@@ -93,6 +95,17 @@ def conduct(
                 text = f"{text}\n\n{report_text(data['checks'])}"
             run_dir.finish()
     return Answer(data, text)
+
+
+def _say_what_is_unfinished(run_dir: RunDir, name: str) -> None:
+    """Note that a run of this name was interrupted, before another one is done instead."""
+    former = RunDir(run_dir.path.with_name(name))
+    if former != run_dir and former.is_run() and former.state() == "interrupted":
+        click.echo(
+            f"note: {former.path} was interrupted, and this is a new run in {run_dir.path}; "
+            f"`gemkit resume {former.path}` would go on with that one",
+            err=True,
+        )
 
 
 def _enter(run_dir: RunDir, job: Job, manner: Manner, bench: Bench) -> None:
