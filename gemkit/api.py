@@ -15,6 +15,7 @@ from gemkit.collapse import CollapsePolicy
 from gemkit.data.source import Data
 from gemkit.errors import ImportanceError, OptionError
 from gemkit.freezing import measure
+from gemkit.keeping import Keeper
 from gemkit.parts import Allocation, LearnedScores, Scores
 from gemkit.phase import Listener
 from gemkit.plan import Plan, Runtime
@@ -42,6 +43,7 @@ def search(
     observers: Sequence[Listener] = (),
     fabric: Fabric | None = None,
     on_ticket: Callable[[Ticket], None] | None = None,
+    keeper: Keeper | None = None,
 ) -> Ticket:
     """Find a ticket in a copy of `model`.
 
@@ -62,6 +64,7 @@ def search(
         fabric: a launched Fabric to compute with, instead of one made for `runtime`.
         on_ticket: called with the ticket of every density on the way, the last one included, by
             pruners that train weights between freezes: one search gives a ladder of tickets.
+        keeper: saves the search as it goes, and resumes it; see `gemkit.keeping.DiskKeeper`.
     """
     registry = _registry()
     if isinstance(recipe, str):
@@ -83,6 +86,7 @@ def search(
         observers=observers,
         fabric=fabric,
         on_ticket=on_ticket and (lambda rung: on_ticket(signed(rung))),
+        keeper=keeper,
     )
     return signed(ticket)
 

@@ -163,3 +163,16 @@ def test_the_page_on_runs_names_every_file_of_a_run():
     table = [row[0][0] for row in rows((ROOT / "docs" / "runs.md").read_text(), 2) if row[0]]
     described = [line.split()[0] for line in RunDir.__doc__.splitlines()[2:] if line.strip()]
     assert table == described
+
+
+def test_the_keeper_of_the_page_on_runs_keeps(tmp_path, monkeypatch):
+    [example] = code_blocks("python", (ROOT / "docs" / "runs.md").read_text())
+    example = example.replace("epochs=30", "epochs=4, on_collapse='warn'").replace("0.05", "0.5")
+    monkeypatch.chdir(tmp_path)
+    names = {"model": tiny_net(), "data": tiny_data()}
+    exec(example, names)
+    kept = names["ticket"]
+    names = {"model": tiny_net(), "data": tiny_data()}
+    exec(example, names)  # goes on from the last checkpoint, and finds the same
+    assert names["ticket"] == kept
+    assert len(list((tmp_path / "kept").iterdir())) == 2

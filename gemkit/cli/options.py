@@ -234,16 +234,18 @@ plugin_option = option(
 )
 
 
-data_dir_option = option(
-    "Network and data",
-    "--data-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    envvar="GEMKIT_DATA",
-    show_envvar=True,
-    show_default="data",
-    help="Where data sets are kept.",
-)
+def data_dir_option(default: str) -> Decorator:
+    """Define `--data-dir`; `default` says what holds where it is not given."""
+    return option(
+        "Network and data",
+        "--data-dir",
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="DIR",
+        envvar="GEMKIT_DATA",
+        show_envvar=True,
+        show_default=default,
+        help="Where data sets are kept.",
+    )
 
 
 download_option = option(
@@ -252,6 +254,19 @@ download_option = option(
     is_flag=True,
     help="Fetch the data set into --data-dir first, unless it is there.",
 )
+
+
+def checkpoint_option(default: float | None) -> Decorator:
+    """Define `--checkpoint-minutes`; None means the run's own."""
+    return option(
+        "Output",
+        "--checkpoint-minutes",
+        type=click.FloatRange(0),
+        metavar="X",
+        default=default,
+        show_default=True if default is not None else "the run's",
+        help="How long to go on at most without saving; epochs' ends are saved as well.",
+    )
 
 
 def world_options(model: str | None, dataset: str | None) -> Decorator:
@@ -276,7 +291,7 @@ def world_options(model: str | None, dataset: str | None) -> Decorator:
                 show_default=True if dataset else as_found,
                 help="Data set; see `gemkit parts datasets`.",
             ),
-            "data_dir": data_dir_option,
+            "data_dir": data_dir_option("data"),
             "train_on": option(
                 "Network and data",
                 "--train-on",

@@ -54,7 +54,7 @@ Examples:
 )
 @option("Runs", "--jobs", type=click.IntRange(1), metavar="N", default=1, help="Runs side by side.")
 @option("Runs", "--no-runs", is_flag=True, help="Run nothing; report what the ledger has.")
-@data_dir_option
+@data_dir_option("data")
 @download_option
 @option(
     "Output",

@@ -16,6 +16,7 @@ from gemkit.cli.options import (
     SectionedCommand,
     answers_json,
     bundle,
+    checkpoint_option,
     density_option,
     fields_option,
     given,
@@ -139,14 +140,7 @@ training_options = bundle(
     show_default="runs/PRUNER-MODEL-DATASET-dDENSITY-sSEED",
     help="Where the run's files go; new, empty, or with this very run, which then goes on.",
 )
-@option(
-    "Output",
-    "--checkpoint-minutes",
-    type=click.FloatRange(0),
-    metavar="X",
-    default=CHECKPOINT_MINUTES,
-    help="How long to go on at most without saving; epochs' ends are saved as well.",
-)
+@checkpoint_option(CHECKPOINT_MINUTES)
 @answers_json
 @option(
     "Output",

@@ -9,6 +9,8 @@ from gemkit.cli.options import (
     Answer,
     SectionedCommand,
     answers_json,
+    checkpoint_option,
+    data_dir_option,
     option,
     plugin_option,
 )
@@ -23,24 +25,8 @@ from gemkit.cli.options import (
     show_default="the run's",
     help="Needed again for a network of your own: a file alone runs no code.",
 )
-@option(
-    "Network and data",
-    "--data-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    envvar="GEMKIT_DATA",
-    show_envvar=True,
-    show_default="the run's",
-    help="Where data sets are kept.",
-)
-@option(
-    "Output",
-    "--checkpoint-minutes",
-    type=click.FloatRange(0),
-    metavar="X",
-    show_default="the run's",
-    help="How long to go on at most without saving; epochs' ends are saved as well.",
-)
+@data_dir_option("the run's")
+@checkpoint_option(None)
 @answers_json
 @plugin_option
 def resume(**options: Any) -> Answer:  # noqa: ANN401
