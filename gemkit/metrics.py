@@ -50,7 +50,7 @@ class Metrics:
         """Tell how long the file is, which is then certain to be on disk."""
         self._file.flush()
         os.fsync(self._file.fileno())
-        return {"offset": self._file.tell()}
+        return {"offset": os.fstat(self._file.fileno()).st_size}  # tell() forgets what was cut
 
     def clear(self) -> None:
         """Begin again from nothing."""

@@ -76,6 +76,21 @@ def test_it_does_not_matter_when_a_search_dies(recipe, lives, straight, tmp_path
     assert (found.digest(), told) == straight(recipe)
 
 
+def large_net():
+    """A network whose top scores are found where they were in the step before."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(72, 2000), nn.ReLU(), nn.Linear(2000, 3))
+
+
+def test_what_is_only_known_to_be_faster_need_not_be_saved(tmp_path):
+    run = partial(find, "learned, top k", net=large_net)
+    told = Told()
+    expected = run(told)
+    found, again, deaths = in_lives(run, tmp_path, itertools.repeat(3))
+    assert (found.digest(), again) == (expected.digest(), told)
+    assert deaths == 4
+
+
 @pytest.mark.parametrize("compute", ["search", "finetune"])
 def test_double_precision_and_the_plain_layout_resume_too(compute, tmp_path):
     runtime = Runtime(device="cpu", precision="64", channels_last=False)

@@ -79,6 +79,7 @@ def test_metrics_written_after_a_checkpoint_are_taken_back():
             other.write('{"event": "epo')  # killed while it wrote
     with Metrics(file) as tell:
         tell.restore_(saved)
+        assert tell.state() == saved
         tell(Froze(3, 0.1, 10, 9, 100))
     assert [json.loads(line)["step"] for line in file.read_text().splitlines()] == [1, 3]
     with Metrics(file) as tell, pytest.raises(CheckpointError, match="shorter than it was"):
