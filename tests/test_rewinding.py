@@ -40,10 +40,11 @@ def taken(monkeypatch):
     steps = []
     take = Trainer.step
 
-    def step(self, batch, lr):
+    def step(self, batch, lr, number=0):
         before = self.net.snapshot()
-        take(self, batch, lr)
+        done = take(self, batch, lr, number)
         steps.append(Step(lr, batch[0], before, self.net.snapshot(), self.net.alive))
+        return done
 
     monkeypatch.setattr(Trainer, "step", step)
     return steps
