@@ -198,7 +198,8 @@ def _places_inside(parts: Sequence[Flat], inside: Sequence[Array], chosen: Array
     places, start, before = [], 0, 0
     for part, positions in zip(parts, inside, strict=True):
         mine = chosen[(chosen >= start) & (chosen < start + len(positions))] - start
-        places.append(part.places(positions[mine]) + before)
+        own = part.places(positions[mine]) + before
+        places.append(own)
         start += len(positions)
-        before += len(part.values)
+        before = int(own.max()) + 1 if len(own) else before  # a part's places may exceed its length
     return joined(places)

@@ -104,11 +104,13 @@ class TopWearer:
     def _expect_near(self, last: float, width: float) -> None:
         """Expect the next one near this last score: within a width, or where it may have moved to.
 
-        How far it moves is not known after a single step, so at first more is allowed for.
+        How far it moves is not known after a single step, so at first more is allowed for. Where a
+        sample did not bound the last score, nothing is known.
         """
         moved = abs(last - self._last) if self._expected else width / 4
         reach = max(width / 2, 4 * moved)
-        self._expected, self._last = (last - reach, last + reach), last
+        self._expected = (last - reach, last + reach) if math.isfinite(reach) else None
+        self._last = last
 
 
 def _sort_out_(piece: Piece, view: Callable[[Tensor], Tensor], low: float, high: float) -> _Band:

@@ -1,5 +1,6 @@
 """Weights that are written while their ranks are looked for are those of a selection, always."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -11,6 +12,7 @@ from gemkit.plugins import load_plugins
 from gemkit.scored import ScoredNet
 from gemkit.selection import keep_top
 from gemkit.tensors import generator
+from gemkit.topk import Flat
 
 NAMES = ("a", "b")
 SHAPES = {"a": (6, 5, 3, 3), "b": (40, 7)}
@@ -108,3 +110,21 @@ def test_what_is_not_alive_is_left_to_the_selection():
     net.freeze_(some, {(name,): 9 for name in some})
     assert not net._wearers
     assert_selected(net)
+
+
+@pytest.mark.parametrize("count", range(3, 8))
+def test_ties_go_to_the_first_layer_where_places_exceed_what_is_looked_at(count):
+    """Entries of a band are far apart in their layers, which are longer than the band."""
+    values = np.array([3.0, 1, 1, 1] + 40 * [0.0])
+    parts = [Flat(values, place=lambda positions: 100 * positions) for _ in range(2)]
+    masks = topk._top_between(0.5, 1.5, parts, count)
+    best = np.argsort(-np.concatenate([values, values]), kind="stable")[:count]
+    assert sorted(np.flatnonzero(np.concatenate(masks))) == sorted(best)
+
+
+@pytest.mark.parametrize("density", [0.3, 0.02])
+def test_an_expectation_is_finite_or_there_is_none(density):
+    net = scored("global_ep")
+    net.freeze_(net.alive, net.recipe.allocation.keep(net.view, net.alive, density))
+    for wearer in net._wearers.values():
+        assert wearer._expected is None or np.isfinite(wearer._expected).all()
