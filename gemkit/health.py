@@ -4,7 +4,7 @@ A healthy step must not wait for the device. So where reading a value costs that
 step is noted on the device itself, and read when something waits for the device anyway.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -28,6 +28,10 @@ class Health:
         self.at_once = at_once
         """Whether every loss is looked at in its own step."""
         self._first_bad = torch.zeros((), dtype=torch.int64, device=device)
+        self._meant = frozenset(
+            name for name, buffer in net.model.named_buffers() if buffer.isinf().any()
+        )
+        """Buffers that begin with infinities, as causal masks do, and are what they should be."""
 
     def watch(self, loss: Tensor, step: int, images: Tensor, lr: float) -> None:
         """Note a loss that is not finite; where it is looked at, stop before it does harm."""
@@ -35,14 +39,15 @@ class Health:
             fine = loss.detach().isfinite() | (self._first_bad > 0)
             self._first_bad = torch.where(fine, self._first_bad, step)
         elif not loss.detach().isfinite():
-            raise diverged(step, f"the loss is {loss.item()}; {trace(self.net, images)}", lr)
+            where = trace(self.net, images, self._meant)
+            raise diverged(step, f"the loss is {loss.item()}; {where}", lr)
 
     def check(self, step: int, lr: float) -> None:
         """Stop if a step had a bad loss since last asked, or what is trained is not finite now."""
         if first := int(self._first_bad):
-            by_now = unfinite(self.net) or "everything is finite again"
+            by_now = unfinite(self.net, self._meant) or "everything is finite again"
             raise diverged(first, f"the loss is not finite; by now, {by_now}", lr)
-        if where := unfinite(self.net):
+        if where := unfinite(self.net, self._meant):
             raise diverged(step, where, lr)
 
 
@@ -51,13 +56,18 @@ def diverged(step: int, why: str, lr: float) -> TrainingError:
     return TrainingError(f"training diverged at step {step}: {why}; {_WAY_OUT.format(lr=lr)}")
 
 
-def unfinite(net: MaskedNet) -> str | None:
-    """Name the first layer whose scores or weights are not finite, in one look at the device."""
+def unfinite(net: MaskedNet, meant: Container[str] = ()) -> str | None:
+    """Name the first layer with values that are not finite, and not meant to be.
+
+    This takes one look at the device.
+    """
     scores = net.raw_scores if isinstance(net, ScoredNet) else {}
     kinds: Mapping[str, Mapping[str, Tensor]] = {
         "scores": scores,
         "parameters": dict(net.model.named_parameters()),
-        "statistics": dict(net.model.named_buffers()),
+        "statistics": {
+            name: buffer for name, buffer in net.model.named_buffers() if name not in meant
+        },
     }
     places = [(kind, name) for kind, tensors in kinds.items() for name in tensors]
     fine = torch.stack([kinds[kind][name].isfinite().all() for kind, name in places]).tolist()
@@ -68,11 +78,11 @@ def unfinite(net: MaskedNet) -> str | None:
 
 
 @torch.no_grad()
-def trace(net: MaskedNet, images: Tensor) -> str:
+def trace(net: MaskedNet, images: Tensor, meant: Container[str] = ()) -> str:
     """Say where in the network values stop being finite for these images."""
     if not images.isfinite().all():
         return "the images of this batch are not finite"
-    if where := unfinite(net):
+    if where := unfinite(net, meant):
         return where
     found: list[str] = []
     with _listening(net.model, found):

@@ -78,7 +78,7 @@ def test_scores_that_are_not_finite_stop_a_search_whose_loss_looks_well(monkeypa
     with pytest.raises(TrainingError, match=r"at step 4: the scores of '3\.weight' are not finite"):
         find("learned", Told())
     ruin(monkeypatch, 3, lambda net: net.raw_scores["3.weight"][0, 0, 0].fill_(math.nan))
-    monkeypatch.setattr("gemkit.health.unfinite", lambda net: None)
+    monkeypatch.setattr("gemkit.health.unfinite", lambda net, meant: None)
     with pytest.raises(ImportanceError):  # not noticed before the next freeze
         find("learned", Told())
 
@@ -182,3 +182,13 @@ def test_on_the_command_line(tmp_path, monkeypatch):
     assert "Traceback" not in shown.stderr
     config = Path("run/config.toml").read_text()
     assert config.count('on_nan = "stop"') == 2
+
+
+@pytest.mark.parametrize("pruner", ["gem_miner", "dense"])
+def test_a_mask_of_infinities_that_a_network_brings_is_no_illness(pruner):
+    net = tiny_net()
+    net.register_buffer("causal", torch.full((3, 3), -math.inf).triu(1))
+    ticket = search(
+        pruner, net, tiny_data(), density=0.5, plan=PLAN, runtime=CPU, on_collapse="warn"
+    )
+    finetune(ticket, net, tiny_data(), plan=PLAN, runtime=CPU)
