@@ -67,7 +67,7 @@ def straight():
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-@settings(max_examples=4)
+@settings(max_examples=2)
 @given(lives=st.lists(st.integers(1, 9), min_size=1, max_size=3))
 @example(lives=[3] * 9)
 def test_it_does_not_matter_when_a_search_dies(recipe, lives, straight, tmp_path_factory):
