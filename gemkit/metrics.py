@@ -69,14 +69,14 @@ class Metrics:
         self._file.flush()
 
 
-def last_line(path: Path, most: int = 1 << 16) -> Mapping[str, Any]:
-    """Return the last whole line of a metrics file, or nothing where there is none."""
+def last_line(path: Path, having: str = "event", most: int = 1 << 16) -> Mapping[str, Any]:
+    """Return the last whole line of a metrics file that has this field, or nothing."""
     with suppress(OSError, ValueError, RecursionError), path.open("rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - most))
         for line in reversed(file.read(most).splitlines(keepends=True)):
-            if line.endswith(b"\n"):
-                data = json.loads(line)
-                return data if isinstance(data, dict) else {}
+            data = json.loads(line) if line.endswith(b"\n") else None
+            if isinstance(data, dict) and having in data:
+                return data
     return {}
 
 

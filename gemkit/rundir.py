@@ -162,6 +162,16 @@ class RunDir:
         except OSError:
             return False
 
+    def is_bare(self) -> bool:
+        """Tell whether the run has saved nothing: no ticket, no checkpoint."""
+        saved = (self.ticket, self.path / "ladder", *self.path.glob("checkpoints/*"))
+        return not any(path.exists() for path in saved)
+
+    def start_over(self) -> None:
+        """Remove what a run has told so far that has saved nothing."""
+        for name in (_CONFIG, "environment.json", "metrics.jsonl", "log.txt"):
+            (self.path / name).unlink(missing_ok=True)
+
     def finish(self) -> None:
         """Remove what nobody needs any more; from then on the run is done."""
         if self.checkpoints.exists():

@@ -208,6 +208,40 @@ def test_a_run_can_fine_tune_compact_and_says_so(gemkit):
     assert not tomllib.loads(Path("RUN/config.toml").read_text())["runtime"]["compact"]
 
 
+UNSTEADY = """
+from torch import nn
+
+
+class Unsteady(nn.Sequential):
+    def forward(self, x):
+        return super().forward(x if x.sum() > 0 else -x)
+
+
+def network(shape, classes):
+    return Unsteady(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], classes))
+"""
+
+
+def test_a_network_that_cannot_be_compacted_is_refused_before_the_search(gemkit, monkeypatch):
+    Path("unsteady.py").write_text(UNSTEADY)
+    monkeypatch.syspath_prepend(".")
+    words = (
+        "run",
+        "--model",
+        "unsteady:network",
+        "--dataset",
+        "digits",
+        "--compact",
+        "--out",
+        "own",
+    )
+    shown = gemkit(*words)
+    assert shown.exit_code == 2
+    assert "cannot be followed" in shown.stderr
+    assert "without --compact" in shown.stderr
+    assert not Path("own").exists()
+
+
 def test_fine_tuning_is_compact_only_where_the_runtime_asks_for_it(monkeypatch):
     sizes = []
     real = smaller.compact

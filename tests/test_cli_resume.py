@@ -93,6 +93,22 @@ def test_running_again_into_the_same_folder_resumes(gemkit, signalled):
     ]
 
 
+def test_a_mistake_that_saved_nothing_does_not_block_its_folder(gemkit):
+    assert gemkit("run", *TINY, "--density", "1e-9", "--out", "run").exit_code == 2
+    again = gemkit("run", *TINY, "--out", "run", "--json")
+    assert "note: run held another run, which had saved nothing" in again.stderr
+    assert answer(again)["run_dir"] == "run"
+    assert not any(line["event"] == "error" for line in metrics("run"))
+
+
+def test_another_run_that_has_saved_something_is_left_alone(gemkit, signalled):
+    signalled(5)
+    assert gemkit("run", *TINY, "--out", "run").exit_code == 143
+    other = gemkit("run", *TINY, "--seed", "7", "--out", "run")
+    assert other.exit_code == 2
+    assert "seed is 0 there and 7 here" in other.stderr
+
+
 def test_a_run_that_is_done_is_not_done_again(gemkit):
     first = answer(gemkit("run", *TINY, "--out", "run", "--json"))
     before = {path: path.stat().st_mtime_ns for path in Path("run").glob("*.safetensors")}

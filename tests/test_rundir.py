@@ -102,6 +102,13 @@ def test_the_last_whole_line_tells_how_far_a_run_is(text, last):
     assert last_line(file) == last
 
 
+def test_the_last_line_with_a_field_is_found_behind_others():
+    file = Path("metrics.jsonl")
+    file.write_text('{"event": "epoch", "epoch": 1}\n{"event": "freeze"}\n[2]\n')
+    assert last_line(file) == {"event": "freeze"}
+    assert last_line(file, having="epoch") == {"event": "epoch", "epoch": 1}
+
+
 def test_the_log_has_a_line_for_what_people_want_to_know():
     log = Log(Path("log.txt"), now=lambda: datetime(2026, 1, 2, 3, 4, 5))
     log(PhaseStarted("search", 3, 12))

@@ -52,7 +52,7 @@ training_options = bundle(
             type=int,
             metavar="N",
             default=EPOCHS,
-            help="Epochs of the search; of each of its rounds, where the pruner rewinds.",
+            help="Epochs of the search; of each round, where a pruner rewinds and sets no other.",
         ),
         "finetune_epochs": option(
             "Training",

@@ -17,6 +17,7 @@ from gemkit.cli.manner import Manner
 from gemkit.cli.mishaps import explained
 from gemkit.cli.options import Answer
 from gemkit.cli.session import Session
+from gemkit.compaction.tracing import Trace
 from gemkit.environment import environment
 from gemkit.errors import OptionError
 from gemkit.parts import Observer
@@ -80,6 +81,8 @@ def conduct(
         world = {"data_dir": manner.folder, "download": download}
         bench = set_up(job.model, job.dataset, world, job.seed, job.runtime, fabric)
         job = job.decided(bench.data)
+        if job.runtime.compact:
+            Trace(bench.model, bench.data.shape)  # or it says, in good time, that it cannot be done
         lab = lab_of(job, bench, registry)
         check_fit(controls, lab)
         run_dir = rundir.create(nowhere or out, job.name)
@@ -113,13 +116,19 @@ def _enter(run_dir: RunDir, job: Job, manner: Manner, bench: Bench) -> None:
     config = job.to_data()
     if run_dir.is_run():
         there = {name: value for name, value in run_dir.config().items() if name != "run"}
-        if other := rundir.differences(there, config):
+        other = rundir.differences(there, config)
+        if other and not run_dir.is_bare():
             raise OptionError(
                 f"{run_dir.path} holds another run, and nothing was changed there:\n  - "
                 + "\n  - ".join(other)
                 + "\ngive another --out, or what that run was started with"
             )
-        click.echo(f"note: {run_dir.path} holds this run; going on with it", err=True)
+        if other:
+            run_dir.start_over()
+            note = "held another run, which had saved nothing; this one takes its place"
+        else:
+            note = "is finished" if run_dir.result() else "holds this run; going on with it"
+        click.echo(f"note: {run_dir.path} {note}", err=True)
     run_dir.write_config({**config, "run": manner.to_data()})
     if changed := run_dir.note_environment(environment(bench.fabric.device)):
         click.echo(

@@ -104,7 +104,9 @@ class Session:
             self.log.say(f"error: {error}")
             remains = ", ".join(self.run_dir.contents())
             ticket = "" if self.run_dir.ticket.exists() else "; there is no ticket"
-            raise type(error)(f"{error}\n{self.run_dir.path} keeps {remains}{ticket}") from error
+            anew = "" if self.run_dir.is_bare() else "; for other options give another --out"
+            words = f"{error}\n{self.run_dir.path} keeps {remains}{ticket}{anew}"
+            raise type(error)(words) from error
         except Stopped as stop:
             words = f"stopped by {Signals(stop.signal).name}; go on with: {self._again()}"
             self.log.say(words)

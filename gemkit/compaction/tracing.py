@@ -38,7 +38,8 @@ class Trace:
             reason = str(error).partition("\n")[0]
             raise CompactionError(
                 f"the forward pass of {type(model).__name__} cannot be followed ({reason}), so "
-                "nothing can be proved about its channels; use the ticket as it is"
+                "nothing can be proved about its channels; use the ticket as it is, without "
+                "--compact"
             ) from error
         self.nodes = list(graph.nodes)
         module = fx.GraphModule(model, graph)

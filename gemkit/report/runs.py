@@ -26,15 +26,15 @@ def _described(run: RunDir) -> dict[str, Any]:
         config, result = run.config(), run.result() or {}
     except GemkitError as error:
         return known | {"state": "unreadable", "problem": str(error)}
-    last = last_line(run.metrics)
+    last, epoch = last_line(run.metrics), last_line(run.metrics, having="epoch")
     recipe = config.get("recipe")
     return known | {
         "pruner": recipe.get("pruner") if isinstance(recipe, dict) else None,
         "density": _number(result.get("density", config.get("density"))),
         "accuracy_before": _number(result.get("accuracy_before")),
         "accuracy_after": _number(result.get("accuracy_after")),
-        "phase": last.get("phase"),
-        "epoch": last.get("epoch"),
+        "phase": epoch.get("phase"),
+        "epoch": epoch.get("epoch"),
         "problem": last.get("message") if last.get("event") == "error" else None,
     }
 
@@ -58,7 +58,7 @@ def _row(run: Mapping[str, Any]) -> tuple[str, ...]:
         Path(run["run"]).name or run["run"],
         run["state"],
         str(run.get("pruner") or ""),
-        "" if density is None else f"{density:.4f}",
+        "" if density is None else f"{density:.4g}",
         *(_share(run.get(f"accuracy_{when}")) for when in ("before", "after")),
         epoch,
     )
