@@ -6,6 +6,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import Field
 from strategies import field_values
 
 from gemkit import load_plugins
@@ -169,6 +170,26 @@ def test_fields_that_rounds_would_leave_without_effect_are_refused(schedule, idl
     assert [
         problem for problem in misfits(recipe, epochs=30, density=0.1) if "no effect" in problem
     ]
+
+
+def test_a_curves_own_fields_go_with_rounds():
+    class Power(Linear):
+        """A curve with a field of its own."""
+
+        power: float = Field(default=1.0, gt=0, description="how the curve is bent")
+
+        def curve(self, progress, target):
+            return 1 - (1 - target) * progress**self.power
+
+    densities = [freeze.density for freeze in Power(rounds=2, power=2.0).freezes(0.2, 0, 0)]
+    assert densities == pytest.approx([0.8, 0.2])
+    with pytest.raises(FitError, match=r"where schedule.end=0.5 would have no effect"):
+        Power(rounds=2, power=2.0, end=0.5).freezes(0.2, 0, 0)
+
+
+@pytest.mark.parametrize("cls", [Exponential, Linear, Cubic])
+def test_every_field_of_ours_is_known_to_go_with_rounds_or_not(cls):
+    assert {*cls.of_training, "rounds"} == set(cls.model_fields)
 
 
 def test_rounds_follow_each_other_before_any_training():

@@ -48,11 +48,14 @@ class Constant(FreezeSchedule):
 class SteppedSchedule(FreezeSchedule):
     """A curve from density 1 to the target, followed in freezes every few epochs."""
 
+    of_training: ClassVar[tuple[str, ...]] = ("every",)
+    """The fields that say when to freeze in training, and nothing else; subclasses add theirs."""
+
     every: int = Field(default=2, ge=1, description="epochs from one freeze to the next (T)")
     rounds: int | None = Field(
         default=None,
         ge=1,
-        description="instead of all other fields: so many freezes in a row before any training",
+        description="instead of freezes in training: so many in a row before it",
     )
 
     @property
@@ -90,8 +93,8 @@ class SteppedSchedule(FreezeSchedule):
         fields = type(self).model_fields
         idle = [
             f"schedule.{name}={getattr(self, name)}"
-            for name, info in fields.items()
-            if name != "rounds" and getattr(self, name) != info.default
+            for name in self.of_training
+            if getattr(self, name) != fields[name].default
         ]
         if self.rounds is not None and idle:
             raise FitError(
@@ -111,6 +114,7 @@ class Exponential(SteppedSchedule):
     """
 
     name = "exponential"
+    of_training = ("every", "timing")
 
     timing: Literal["authors", "paper"] = Field(
         default="authors", description="when to freeze: as the paper's code does, or its text says"
@@ -138,6 +142,8 @@ class Exponential(SteppedSchedule):
 
 class DecliningSchedule(SteppedSchedule):
     """A curve that leaves density 1 at one moment, reaches the target at another, and stays."""
+
+    of_training = ("every", "start", "end")
 
     start: float = Field(
         default=0.0, ge=0, lt=1, description="fraction of the epochs before anything goes"
