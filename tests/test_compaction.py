@@ -175,6 +175,16 @@ def test_one_still_channel_stands_for_all_where_zeros_are_put_around_images():
     assert small.model[3].bias is None
 
 
+def test_a_kernel_whose_sum_is_zero_still_draws_an_edge():
+    model, ticket = chain(padding=1)
+    model[3].weight.data[:, 1] = 0
+    model[3].weight.data[:, 1, 0, 0], model[3].weight.data[:, 1, 2, 2] = 1, -1
+    ticket = Ticket(ticket.mask, model.state_dict(), ticket.info)
+    error, small = error_of(model, ticket)
+    assert error < 1e-10
+    assert small.model[3].in_channels == 3
+
+
 @pytest.mark.parametrize("padding", [0, 1])
 def test_channels_that_are_zero_just_go(padding):
     model, ticket = chain(padding, shift=-1.0)  # ReLU makes them zero

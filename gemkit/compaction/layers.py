@@ -60,11 +60,13 @@ class Product(Step):
         """Return the weight or bias that carries on what still channels that go have brought.
 
         Without padding that is a number for every output, and goes into the bias. With padding it
-        is the picture of an image of one colour, which one still channel can stand for.
+        is the picture of an image of one colour, which one still channel can stand for; a kernel
+        whose sum is zero draws nothing but its edge.
         """
         heard, (read,) = self._heard(known), self.reads
         gone = torch.where(kept.of(read, self.inputs), 0.0, heard.value)
-        brought = self._sums() * self._seen(gone) * kept.masks[self.node][:, None]
+        own = self.weight.flatten(2) if self.padded else self._sums()[:, :, None]
+        brought = own * (self._seen(gone) * kept.masks[self.node][:, None])[:, :, None]
         if not brought.any():
             return {}
         if self.padded:
@@ -74,7 +76,7 @@ class Product(Step):
             weight[:, speaker] += (self.weight * parts[:, None, None]).sum(1)
             return {"weight": weight}
         bias = self.layer.bias
-        return {"bias": brought.sum(1) + (0.0 if bias is None else bias.detach())}
+        return {"bias": brought.sum((1, 2)) + (0.0 if bias is None else bias.detach())}
 
     def places(self, kept: Kept) -> Tensors:
         """Number the weights group by group, then take what stays."""
