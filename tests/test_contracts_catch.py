@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from data_files import write_classes
+from hypothesis import strategies as st
 from pydantic import Field
 from torch import nn
 
@@ -893,6 +894,13 @@ def test_who_refuses_every_case_has_not_been_tried(cls):
     clause, reason = REFUSING[cls]
     with pytest.raises(NotTriedError, match=f"it refused every case: {reason}"):
         verdict_on(cls(), clause)
+
+
+def test_a_clause_without_any_case_blames_nobody():
+    [clause] = [one for one in CLAUSES if one.name == "asking-twice-gives-the-same-freezes"]
+    empty = replace(clause, cases=lambda part, device: st.none().filter(bool))
+    with pytest.raises(NotTriedError, match="^there is no case to try$"):
+        empty.check(Once(), torch.device("cpu"))
 
 
 class Text(DatasetPart):

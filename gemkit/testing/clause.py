@@ -91,7 +91,9 @@ class Clause:
         except NotTriedError:
             raise
         except Unsatisfiable as error:
-            raise NotTriedError(f"it refused every case: {shown.get('refusal')}") from error
+            refusal = shown.get("refusal")
+            reason = f"it refused every case: {refusal}" if refusal else "there is no case to try"
+            raise NotTriedError(reason) from error
         except Exception as error:
             problem = _worded(error)
             drawn = None if self.on_files else shown.get("case")
