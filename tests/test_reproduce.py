@@ -90,6 +90,14 @@ def test_rounds_and_rewinding_shrink_together():
     assert short.recipe.schedule.every == 2
 
 
+@pytest.mark.parametrize("schedule", ["linear", {"name": "linear"}, {"name": "linear", "end": 0.5}])
+def test_a_scaled_schedule_stays_the_one_that_was_named(schedule):
+    preset = preset_from("tiny", TINY | {"recipe": {"schedule": schedule}})
+    recipe = scaled(preset, Scale(time=0.5), REGISTRY).made(REGISTRY)
+    assert recipe.schedule.name == "linear"
+    assert recipe.schedule.end == preset.made(REGISTRY).schedule.end
+
+
 def test_nothing_shrinks_below_what_makes_sense():
     job = small("rare_gems/resnet20-cifar10-1.44", Scale(time=0.001, width=0.01))
     assert (job.search.epochs, job.finetune.epochs) == (4, 4)
@@ -160,9 +168,24 @@ def test_half_a_line_is_no_result_and_is_not_kept(tmp_path):
     assert ledger.rows() == [{"seed": 0}]
     ledger.complete([], measure, jobs=1)
     assert ledger.path.read_text() == '{"seed": 0}\n'
-    ledger.path.write_text('{"seed": 0\n')
-    with pytest.raises(OptionError, match="line 1 is no result"):
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b'{"seed": 0\n', "line 1 is no result"),
+        (b'{"seed": 0}\n3\n', "line 2 is no result .*not 3.; remove that line"),
+        (b"[" * 100_000 + b"\n", "line 1 is no result"),
+        (b'{"seed": "\xff"}\n', "is no ledger .*utf-8.*; name another file"),
+    ],
+)
+def test_a_file_that_is_no_ledger_is_refused(content, words, tmp_path):
+    ledger = Ledger(tmp_path / "l.jsonl", ("seed",))
+    ledger.path.write_bytes(content)
+    with pytest.raises(OptionError, match=words):
         ledger.rows()
+    with pytest.raises(OptionError, match="is no ledger .*directory"):
+        Ledger(tmp_path, ("seed",)).rows()
 
 
 def killed(run):

@@ -1,6 +1,7 @@
 """Results as JSON lines: one row a run, appended when it ends, never edited, never run twice."""
 
 import json
+import reprlib
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -27,9 +28,11 @@ class Ledger:
 
     def rows(self) -> list[Row]:
         """Read every result; a last line that was cut off while it was written is no result."""
-        if not self.path.exists():
-            return []
-        *lines, rest = self.path.read_text(encoding="utf-8").split("\n")
+        try:
+            text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
+        except (OSError, ValueError) as error:
+            raise OptionError(f"{self.path} is no ledger ({error}); name another file") from error
+        *lines, rest = text.split("\n")
         del rest  # nothing, or a line without an end
         return [self._row(number, line) for number, line in enumerate(lines, 1)]
 
@@ -81,8 +84,10 @@ class Ledger:
 
     def _row(self, number: int, line: str) -> Row:
         try:
-            row: Row = json.loads(line)
-        except ValueError as error:
+            row = json.loads(line)
+            if not isinstance(row, dict):
+                raise ValueError(f"a table is expected, not {reprlib.repr(row)}")
+        except (ValueError, RecursionError) as error:
             raise OptionError(
                 f"{self.path}: line {number} is no result ({error}); remove that line"
             ) from error

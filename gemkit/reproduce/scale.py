@@ -47,7 +47,8 @@ def scaled(preset: Preset, scale: Scale, registry: Registry) -> Preset:
 def _shorter(preset: Preset, recipe: Recipe, time: float) -> dict[str, Any]:
     every = getattr(recipe.schedule, "every", None)
     period = 1 if every is None else max(LEAST_PERIOD, round(every * time))
-    changes = {"schedule": {"every": period}} if every else {}
+    own = _table(preset.recipe.get("schedule", {}))
+    changes = {"schedule": own | {"every": period}} if every else {}
     if recipe.rewind.happens:
         moments = recipe.rewind.model_dump(exclude_none=True)
         changes["rewind"] = {name: round(moment * time, 4) for name, moment in moments.items()}
