@@ -168,6 +168,17 @@ def test_a_part_that_nobody_can_build_does_not_conform(gemkit, tmp_path):
     assert "holds" not in result.stdout
 
 
+def test_a_part_that_refuses_its_own_examples_does_not_conform(gemkit, tmp_path):
+    own = "    size: int = Field(le=1, examples=[7], description='one at most')"
+    code = SOUND.format(name="size").replace("    name =", f"{own}\n    name =")
+    (tmp_path / "size.py").write_text(f"from pydantic import Field\n{code}")
+    result = gemkit("check-plugin", "size.py")
+    assert result.exit_code == 1, result.output
+    assert "  BROKEN  Fields without a default give examples" in result.stdout
+    assert "gives itself (size.size = 7: should be less than or equal to 1)" in result.stdout
+    assert "contract(Size(size=...))" in result.stdout
+
+
 def test_names_to_choose_from_are_told_once(gemkit, install):
     install("size", "size", SOUND.format(name="size"))
     result = gemkit("check-plugin", "xyz")

@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 from gemkit.errors import PluginError
 from gemkit.examine import Fault, examine
+from gemkit.options import part_from
 from gemkit.parts import Part
 from gemkit.registry import Entry, Registry
 from gemkit.testing.clause import clause
 from gemkit.testing.clauses.presets import NamedPreset
 from gemkit.testing.clauses.pruners import Pruner
 from gemkit.testing.clauses.searching import own_parts
-from gemkit.testing.strategies import from_fields
 
 
 def things_among(given: Sequence[object]) -> Iterator[object]:
@@ -35,10 +35,7 @@ def things_in(given: object) -> Iterator[object]:
     if isinstance(given, type) and issubclass(given, Part):
         made = built(given)
         if isinstance(made, Unbuilt):
-            raise TypeError(
-                f"{made} needs {', '.join(made.required)}; give the contract a part instead of the "
-                f"class, as in contract({made}({made.required[0]}=...))"
-            )
+            raise TypeError(f"{made}: {made.problem}")
         yield made
     elif isinstance(given, Part | Pruner | NamedPreset | Unbuilt):
         yield given
@@ -49,22 +46,26 @@ def things_in(given: object) -> Iterator[object]:
 
 
 class Unbuilt(NamedTuple):
-    """A part that cannot be tried without values for some fields."""
+    """A part that cannot be tried, because fields have no value, or none that its class takes."""
 
     cls: type[Part]
     required: tuple[str, ...]
+    reason: str
 
     def __str__(self) -> str:
         return self.cls.__name__
+
+    @property
+    def problem(self) -> str:
+        """Why it cannot be tried, and the ways out."""
+        fields = ", ".join(f"{name}=..." for name in self.required)
+        return f"{self.reason}, or build one yourself, as in contract({self}({fields}))"
 
 
 @clause(Unbuilt)
 def it_can_be_tried(part: Unbuilt, case: None) -> None:
     """Fields without a default give examples, so that the part can be built and tried."""
-    raise AssertionError(
-        f"nobody knows a value for {', '.join(part.required)}; write Field(examples=[...]), or "
-        f"build one yourself, as in contract({part}({part.required[0]}=...))"
-    )
+    raise AssertionError(part.problem)
 
 
 def built(cls: type[Part]) -> Part | Unbuilt:
@@ -72,9 +73,14 @@ def built(cls: type[Part]) -> Part | Unbuilt:
     required = {name: info for name, info in cls.model_fields.items() if info.is_required()}
     silent = tuple(name for name, info in required.items() if not info.examples)
     if silent:
-        return Unbuilt(cls, silent)
+        unknown = f"nobody knows a value for {', '.join(silent)}; write Field(examples=[...])"
+        return Unbuilt(cls, silent, unknown)
     first = {name: info.examples[0] for name, info in required.items() if info.examples}
-    return from_fields(cls, first)
+    part, problems = part_from(cls, first, cls.name)
+    if part is None:
+        refused = f"its class refuses the values it gives itself ({'; '.join(problems)}); mend them"
+        return Unbuilt(cls, tuple(first), refused)
+    return part
 
 
 def things_of(registry: Registry, plugin: str) -> Iterator[object]:
