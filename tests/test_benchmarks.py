@@ -9,6 +9,7 @@ import pytest
 from benchmarks import digits, methods
 from benchmarks.trial import measure
 from gemkit import Plan
+from gemkit.errors import OptionError
 from gemkit.report.host import host
 from gemkit.report.ledger import Ledger
 from gemkit.report.pages import with_results
@@ -90,5 +91,7 @@ def test_an_empty_place_is_filled_and_its_neighbours_left_alone():
 
 
 def test_a_page_without_a_place_for_results_is_told():
-    with pytest.raises(AssertionError, match="no place for the results 'mine'"):
+    with pytest.raises(OptionError, match="no place for the results 'mine'"):
         with_results("# Page", "mine", "| table |")
+    with pytest.raises(OptionError, match=r"no end of 'mine'; write .*<!-- end of results -->"):
+        with_results("<!-- results: mine -->", "mine", "| table |")

@@ -184,7 +184,7 @@ def test_a_file_that_is_no_ledger_is_refused(content, words, tmp_path):
     ledger.path.write_bytes(content)
     with pytest.raises(OptionError, match=words):
         ledger.rows()
-    with pytest.raises(OptionError, match="is no ledger .*directory"):
+    with pytest.raises(OptionError, match=r"is no ledger .*directory"):
         Ledger(tmp_path, ("seed",)).rows()
 
 
@@ -292,6 +292,22 @@ def test_the_command_reports_without_running(filled, tmp_path, monkeypatch):
     assert [file.read_bytes() for file in files] == before, "the same results, the same bytes"
     assert "cifar10-small" in gemkit("reproduce").stdout
     assert gemkit("reproduce", "dem").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"# Page\n", "no place for the results 'demo'"), (b"\xff", "page.md cannot be read")],
+)
+def test_a_page_that_has_no_place_is_refused_before_anything_runs(
+    content, words, tmp_path, monkeypatch
+):
+    gemkit = commands_in(tmp_path, monkeypatch)
+    Path("page.md").write_bytes(content)
+    monkeypatch.setattr(Ledger, "complete", None)  # calling it would be a TypeError
+    result = gemkit("reproduce", "demo", "--page", "page.md")
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert Path("page.md").read_bytes() == content
 
 
 def test_figures_tell_what_they_were_drawn_from(filled, tmp_path):

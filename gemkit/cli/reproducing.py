@@ -11,7 +11,7 @@ from gemkit.parts import DatasetPart
 from gemkit.plugins import load_plugins
 from gemkit.registry import Registry
 from gemkit.report.ledger import Ledger, Row
-from gemkit.report.pages import write_results
+from gemkit.report.pages import check_place, write_results
 from gemkit.report.tables import text_table
 from gemkit.reproduce.comparison import comparison
 from gemkit.reproduce.figures import draw_figures, links
@@ -48,6 +48,8 @@ def start(
     seeds = seeds or table.seeds
     book = Ledger(ledger, KEYS)
     planned = list(table.runs(registry, scale, seeds))
+    if page is not None:
+        check_place(page, name)
     if jobs:
         if download:
             _fetch(planned, registry, data_dir)

@@ -2,10 +2,17 @@
 
 from pathlib import Path
 
+from gemkit.errors import OptionError
+
 
 def write_results(page: Path, name: str, text: str) -> None:
     """Fill the place of this name on a page."""
-    page.write_text(with_results(page.read_text(encoding="utf-8"), name, text), encoding="utf-8")
+    page.write_text(with_results(_text(page), name, text), encoding="utf-8")
+
+
+def check_place(page: Path, name: str) -> None:
+    """Refuse a page without a place of this name, before anybody works for what goes there."""
+    with_results(_text(page), name, "")
 
 
 def with_results(page: str, name: str, text: str) -> str:
@@ -13,6 +20,14 @@ def with_results(page: str, name: str, text: str) -> str:
     begin, end = f"<!-- results: {name} -->", "<!-- end of results -->"
     head, found, rest = page.partition(begin)
     _, ended, tail = rest.partition(end)
-    assert found, f"the page has no place for the results '{name}'"
-    assert ended, f"the results '{name}' have no end"
+    if not found or not ended:
+        what = f"no place for the results '{name}'" if not found else f"no end of '{name}'"
+        raise OptionError(f"the page has {what}; write {begin} and {end} where they belong")
     return f"{head}{begin}\n{text}\n{end}{tail}"
+
+
+def _text(page: Path) -> str:
+    try:
+        return page.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise OptionError(f"page {page} cannot be read: {error}") from error
