@@ -1,6 +1,7 @@
 """Real `gemkit run` processes, killed at random moments: what they resume to is equal to the bit.
 
-GEMKIT_LONG=1 kills 200 of them instead of 20.
+GEMKIT_LONG=1 kills 200 of them instead of 20. GEMKIT_SEED=N draws moments by that seed, which a
+failure tells, instead of by another one every time.
 """
 
 import json
@@ -18,6 +19,8 @@ from gemkit.cli import main
 
 KILLS = 40 if os.environ.get("GEMKIT_LONG") else 4
 """Processes to kill for each of five pruners."""
+
+SEED = int(os.environ.get("GEMKIT_SEED") or random.SystemRandom().getrandbits(32))
 
 COMMON = (
     *("--dataset", "fake", "-o", "dataset.samples=80", "-o", "model.width=4", "--model", "conv4"),
@@ -91,20 +94,21 @@ def test_killed_at_any_moment_a_run_resumes_to_the_same_bits(pruner, tmp_path):
     expected = left_behind(first)
     assert {"run/ticket.safetensors", "run/finetuned.safetensors"} < set(expected)
 
-    chance, kills, moments = random.Random(), 0, []
+    chance, kills, moments = random.Random(SEED), 0, []
     while kills < KILLS:
         folder = tmp_path / f"killed-{len(moments)}"
         while True:
             begun = (folder / "run" / "config.toml").exists()
-            again = ("resume", "run") if begun and chance.random() < 0.5 else options(pruner)
-            process = started(folder, again)
-            moments.append(chance.uniform(0, 0.8 * length))
-            process.join(moments[-1] if kills < KILLS else None)
+            resumes, moment = chance.random() < 0.5, chance.uniform(0, 0.8 * length)
+            process = started(folder, ("resume", "run") if begun and resumes else options(pruner))
+            moments.append(moment)
+            plan = f"GEMKIT_SEED={SEED}, killed after so many seconds: {moments}"
+            process.join(moment if kills < KILLS else None)
             process.kill()
             process.join()
             if process.exitcode == 0:
                 break
-            assert process.exitcode == -9, (folder / "output").read_text()
+            assert process.exitcode == -9, f"{plan}\n{(folder / 'output').read_text()}"
             kills += 1
-        assert left_behind(folder) == expected, moments
+        assert left_behind(folder) == expected, plan
         shutil.rmtree(folder)
