@@ -69,11 +69,15 @@ class RunDir:
         """Where the log lies."""
         return self.path / "log.txt"
 
+    @property
+    def ladder(self) -> Path:
+        """Where the tickets of all densities on the way lie."""
+        return self.path / "ladder"
+
     def rung(self, number: int, density: float) -> Path:
         """Where a ticket of the ladder lies; names sort from dense to sparse."""
-        folder = self.path / "ladder"
-        folder.mkdir(exist_ok=True)
-        return folder / f"{number:03d}-d{density:.4f}.safetensors"
+        self.ladder.mkdir(exist_ok=True)
+        return self.ladder / f"{number:03d}-d{density:.4f}.safetensors"
 
     # --- what is run, on what, and what comes of it ---
 
@@ -143,7 +147,7 @@ class RunDir:
             file.truncate(0)
             file.write(f"process {os.getpid()}\n")
             file.flush()
-            for folder in (self.path, self.path / "ladder", self.checkpoints):
+            for folder in (self.path, self.ladder, self.checkpoints):
                 sweep(folder)
             yield
 

@@ -109,6 +109,19 @@ def test_another_run_that_has_saved_something_is_left_alone(gemkit, signalled):
     assert "seed is 0 there and 7 here" in other.stderr
 
 
+def test_a_run_that_was_moved_finds_its_ladder(gemkit, signalled):
+    signalled(14)
+    assert gemkit("run", "--pruner", "imp_long_cold", *TINY, "--out", "run").exit_code == 143
+    assert list(Path("run/ladder").iterdir())
+    Path("run").rename("moved")
+    result = answer(gemkit("resume", "moved", "--json"))
+    found = [rung["ticket"] for rung in result["ladder"]]
+    assert found == sorted(map(str, Path("moved/ladder").iterdir()))
+    assert [Ticket.load(file).density for file in found] == [
+        rung["density"] for rung in result["ladder"]
+    ]
+
+
 def test_a_run_that_is_done_is_not_done_again(gemkit):
     first = answer(gemkit("run", *TINY, "--out", "run", "--json"))
     before = {path: path.stat().st_mtime_ns for path in Path("run").glob("*.safetensors")}
