@@ -12,6 +12,7 @@ import pytest
 from cli_runs import PLUGIN, TINY, Gemkit, answer, commands_in
 
 from gemkit.checkpoint import Shelf
+from gemkit.cli.bench import Bench
 from gemkit.cli.checkfile import CheckFile
 from gemkit.keeping import DiskKeeper
 from gemkit.rundir import RunDir
@@ -227,6 +228,28 @@ def test_the_checks_of_a_run_are_gone_on_with(gemkit, monkeypatch):
     resumed = answer(gemkit("resume", "run", "--json"))
     assert resumed["checks"]["trials"] == whole["checks"]["trials"]
     assert Path("run/checks.json").read_bytes() == Path("whole/checks.json").read_bytes()
+
+
+@pytest.mark.parametrize("checks", [("--check", "shuffle", "--check-seeds", "1"), ()])
+def test_a_signal_in_the_last_measurement_stops_before_the_checks(gemkit, monkeypatch, checks):
+    measure, turns = Bench.measure, iter(range(1, 100))
+
+    def signalled_at_last(self, ticket):
+        if next(turns) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        return measure(self, ticket)
+
+    monkeypatch.setattr(Bench, "measure", signalled_at_last)
+    ended = gemkit("run", "--pruner", "random", *TINY, *checks, "--out", "run")
+    run = RunDir(Path("run"))
+    if not checks:
+        assert (ended.exit_code, run.state()) == (0, "done")
+        return
+    assert (ended.exit_code, run.state()) == (130, "interrupted")
+    assert "stopped by SIGINT; go on with: gemkit resume run" in ended.stderr
+    assert not Path("run/checks.json").exists()
+    assert len(answer(gemkit("resume", "run", "--json"))["checks"]["trials"]) == 2
+    assert run.state() == "done"
 
 
 def test_runs_are_listed_with_state_pruner_density_and_accuracy(gemkit, signalled):

@@ -73,6 +73,9 @@ class Session:
             heard_by: list[Listener] = [metrics, self.log, *listeners]
             data = carry_out(self.job, self.bench, self.run_dir, heard_by, ladder, watch, keeper)
             self.run_dir.write_result(data)
+            signal = self.bench.fabric.broadcast(ear.heard)
+            if signal is not None and self.manner.checks:  # with none, there is nothing to stop
+                raise Stopped(signal)
         self.log.say("done")
         return data
 
