@@ -18,6 +18,8 @@ import tomli_w
 from gemkit.errors import OptionError
 from gemkit.files import is_left_over, put, read, sweep
 from gemkit.metrics import last_line
+from gemkit.options import from_data
+from gemkit.outcome import Outcome
 
 RunState = Literal["running", "interrupted", "failed", "done"]
 _CONFIG, _LOCK = "config.toml", ".lock"
@@ -120,11 +122,16 @@ class RunDir:
         write(self.path / "result.json", json.dumps(data, indent=2, allow_nan=False) + "\n")
 
     def result(self) -> dict[str, Any] | None:
-        """Read the outcome, if there is one."""
+        """Read the outcome, if there is one; what is read of it is there, and within bounds."""
         file = self.path / "result.json"
-        data = _json(file) if file.exists() else None
-        if data is not None and not isinstance(data, dict):
-            raise OptionError(f"{file} holds no result; remove it to go on with the run")
+        if not file.exists():
+            return None
+        data = _json(file)
+        _, problems = from_data(Outcome, data, label="result", title="a result")
+        if problems or not isinstance(data, dict):
+            raise OptionError(
+                f"{file} holds no result ({problems[0]}); remove it to go on with the run"
+            )
         return data
 
     def contents(self) -> list[str]:
@@ -208,6 +215,7 @@ def _json(file: Path) -> object:
     """Read a JSON file that gemkit wrote."""
     try:
         data: object = json.loads(read(file))
+        json.dumps(data, allow_nan=False)  # 1e999 is infinite, and could not be written again
     except (OSError, ValueError, RecursionError) as error:
         raise OptionError(f"{file} cannot be read: {error}") from error
     return data

@@ -47,7 +47,7 @@ ROWS = [
     ["lab", "checks"],
     ["examine", "examine_part", "plugins", "provenance"],
     ["api"],
-    ["metrics", "environment"],
+    ["metrics", "environment", "outcome"],
     ["testing", "scaffold", "report", "rundir"],
     ["cli", "reproduce"],
     ["gemkit", "__init__"],

@@ -329,6 +329,30 @@ def test_a_configuration_is_believed_in_nothing(gemkit, change, words):
     assert words in shown.stderr
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (None, "result.density_target must be given"),
+        ({"ticket": None}, "result.ticket = None: should be a valid string"),
+        ({"seed": "a"}, "result.seed = 'a': should be a valid integer"),
+        ({"model": 3}, "result.model = 3: should be an object"),
+        ({"model": {"custom": 3}}, "result.model.custom = 3: should be a valid string"),
+        ({"alive": 1, "prunable": 0}, "result.prunable = 0: should be greater than 0"),
+        ({"density": 10**400}, "result.density = "),
+        ({"recipe": float("nan")}, "result.json cannot be read"),
+    ],
+)
+def test_a_result_is_believed_in_nothing(gemkit, change, words):
+    gemkit("run", "--pruner", "random", *TINY, "--out", "run")
+    file = Path("run/result.json")
+    file.write_text(json.dumps({} if change is None else json.loads(file.read_text()) | change))
+    shown = gemkit("resume", "run", "--json")
+    assert shown.exit_code == 2, shown.output
+    assert words in shown.stderr
+    [listed] = answer(gemkit("runs", "run", "--json"))["runs"]
+    assert listed["state"] == "unreadable"
+
+
 def test_two_runs_at_once_in_one_folder_are_refused(gemkit):
     """A fresh process each, as on two terminals."""
     gemkit("run", "--pruner", "random", *TINY, "--out", "run")

@@ -31,11 +31,14 @@ from gemkit.cli import main
 from gemkit.cli.checkfile import CheckFile
 from gemkit.cli.choices import read_toml
 from gemkit.cli.job import job_of
+from gemkit.cli.manner import Manner
+from gemkit.cli.running import next_command
 from gemkit.data.binary import read_idx, reading
 from gemkit.data.decode import decode
 from gemkit.data.matlab import read_matrices
 from gemkit.data.pickles import read_pickled_dict, uint8_array
 from gemkit.errors import GemkitError
+from gemkit.report.results import result_text
 from gemkit.report.runs import runs_data, runs_text
 from gemkit.rundir import RunDir
 from gemkit.ticket import Ticket
@@ -180,6 +183,14 @@ def list_runs(file: Path) -> None:
     runs_text(listed, file.parent)
 
 
+def tell_result(file: Path) -> None:
+    list_runs(file)
+    data = RunDir(file.parent).result()
+    if data is not None:
+        result_text(data, next_command(data, Manner()))
+        json.dumps(data, allow_nan=False)
+
+
 def read_recipe(file: Path) -> None:
     REGISTRY.recipe(read_toml(file))
 
@@ -215,7 +226,7 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "ratios": ("ratios.toml", read_recipe),
     "config.toml": ("config.toml", resume_config),
     "metrics.jsonl": ("metrics.jsonl", list_runs),
-    "result.json": ("result.json", list_runs),
+    "result.json": ("result.json", tell_result),
     "environment.json": ("environment.json", read_environment),
     "checks.json": ("checks.json", read_checks),
     "pickle": (

@@ -218,6 +218,9 @@ def test_another_environment_is_noticed():
         ("config.toml", b"a = [" + b"[" * 100_000, RunDir.config),
         ("result.json", b"[" * 100_000, RunDir.result),
         ("result.json", b"[1]", RunDir.result),
+        ("result.json", b"null", RunDir.result),
+        ("result.json", b"{}", RunDir.result),
+        ("result.json", b'{"seconds": 1e999}', RunDir.result),
     ],
 )
 def test_a_file_that_is_not_what_it_should_be_is_a_clear_error(name, content, reading):

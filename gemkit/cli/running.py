@@ -92,7 +92,7 @@ def conduct(
             _enter(run_dir, job, manner, bench)
             session = Session(job, manner, bench, run_dir)
             data = session.result([part.listen(run_dir.path) for part in listeners])
-            text = result_text(data, _next_command(data, manner))
+            text = result_text(data, next_command(data, manner))
             if controls:
                 data["checks"] = session.checked(data, controls, lab)
                 text = f"{text}\n\n{report_text(data['checks'])}"
@@ -163,7 +163,7 @@ def _observer(registry: Registry, name: str) -> Observer:
     return part
 
 
-def _next_command(data: Mapping[str, Any], manner: Manner) -> str:
+def next_command(data: Mapping[str, Any], manner: Manner) -> str:
     """Suggest what to try with the ticket: does another order of the data make a difference?"""
     words = ["gemkit", "finetune", data["ticket"], "--seed", str(data["seed"] + 1)]
     words += [word for file in manner.plugins for word in ("--plugin", file)]
