@@ -201,6 +201,11 @@ class Ticket:
     def load(cls, path: str | os.PathLike[str]) -> Ticket:
         """Read a ticket file, trusting nothing in it; see `gemkit.ticket_file`."""
         content = ticket_file.read(Path(path))
+        if "compact" in content.info:
+            raise TicketError(
+                f"{path} is a compact network, not a ticket: give the ticket it was made of, or "
+                "read it with gemkit.compaction.load_compact"
+            )
         try:
             return cls(content.mask, content.state, _read_info(content.info))
         except ValidationError as error:

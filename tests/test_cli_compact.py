@@ -179,6 +179,13 @@ def test_a_compact_network_comes_back_from_its_file(tmp_path):
     assert torch.equal(loaded(images), small.model.eval()(images))
 
 
+def test_a_compact_network_is_not_taken_for_a_ticket(tmp_path):
+    _, small = small_mobilenet()
+    save_compact(small, tmp_path / "small.safetensors")
+    with pytest.raises(TicketError, match=r"is a compact network, not a ticket: .*load_compact"):
+        Ticket.load(tmp_path / "small.safetensors")
+
+
 def test_a_file_is_not_trusted(tmp_path):
     model, small = small_mobilenet()
     path = tmp_path / "small.safetensors"

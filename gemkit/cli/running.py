@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ def conduct(
         bench = set_up(job.model, job.dataset, world, job.seed, job.runtime, fabric)
         job = job.decided(bench.data)
         if job.runtime.compact:
-            Trace(bench.model, bench.data.shape)  # or it says, in good time, that it cannot be done
+            Trace(deepcopy(bench.model), bench.data.shape)  # or it says, in good time, why not
         lab = lab_of(job, bench, registry)
         check_fit(controls, lab)
         run_dir = rundir.create(nowhere or out, job.name)
