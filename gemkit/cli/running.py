@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from gemkit.cli.manner import Manner
 from gemkit.cli.mishaps import explained
 from gemkit.cli.options import Answer
 from gemkit.cli.session import Session
-from gemkit.compaction.tracing import Trace
+from gemkit.compaction.tracing import traced
 from gemkit.environment import environment
 from gemkit.errors import OptionError
 from gemkit.parts import Observer
@@ -83,7 +82,7 @@ def conduct(
         bench = set_up(job.model, job.dataset, world, job.seed, job.runtime, fabric)
         job = job.decided(bench.data)
         if job.runtime.compact:
-            Trace(deepcopy(bench.model), bench.data.shape)  # or it says, in good time, why not
+            traced(bench.model, bench.data.shape, training=True)  # or it says, in time, why not
         lab = lab_of(job, bench, registry)
         check_fit(controls, lab)
         run_dir = rundir.create(nowhere or out, job.name)
