@@ -41,7 +41,7 @@ def measure(run: Row) -> Row:
     except CollapseError as error:
         return told | {"collapse": str(error)}
     found: Row = _kept(ticket) | {
-        "cpu_seconds_search": round(time.process_time() - started, 1),
+        "cpu_seconds_search": round(time.process_time() - started, 3),
         "controls": {},
         "unmade": {},
     }
@@ -57,8 +57,8 @@ def measure(run: Row) -> Row:
         told
         | found
         | {
-            "cpu_seconds": round(time.process_time() - started, 1),
-            "seconds": round(time.perf_counter() - began, 1),
+            "cpu_seconds": round(time.process_time() - started, 3),
+            "seconds": round(time.perf_counter() - began, 3),
         }
     )
 
