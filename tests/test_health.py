@@ -191,4 +191,6 @@ def test_a_mask_of_infinities_that_a_network_brings_is_no_illness(pruner):
     ticket = search(
         pruner, net, tiny_data(), density=0.5, plan=PLAN, runtime=CPU, on_collapse="warn"
     )
-    finetune(ticket, net, tiny_data(), plan=PLAN, runtime=CPU)
+    trained = finetune(ticket, net, tiny_data(), plan=PLAN, runtime=CPU)
+    assert trained.info.stage == "finetuned"
+    assert trained.state["causal"].isinf().any(), "the mask is still there"
