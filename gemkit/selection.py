@@ -9,6 +9,7 @@ from fractions import Fraction
 from functools import partial, reduce
 from heapq import heapify, heappop, heappush
 from itertools import chain
+from math import inf
 
 import torch
 from torch import Tensor
@@ -54,6 +55,27 @@ def keep_top(importance: Tensors, alive: Tensors, shares: Shares) -> Tensors:
     for group, count in shares.items():
         chosen = _select(group, importance, alive, living, count)
         masks |= zip(group, chosen, strict=True)
+    return {name: masks[name] for name in importance}
+
+
+@torch.no_grad()
+def keep_top_blindly(importance: Tensors, alive: Tensors, shares: Shares) -> Tensors:
+    """Keep what `keep_top` keeps, without ever looking: nothing here waits for the device.
+
+    It takes a stable sort where `keep_top` looks for the last to keep, which is fine on a GPU; and
+    it refuses nothing. No share may exceed what is alive, and a score that is not a number comes
+    first.
+    """
+    masks: Tensors = {}
+    for group, count in shares.items():
+        ranked = [importance[name].masked_fill(~alive[name].bool(), -inf) for name in group]
+        together = torch.cat([layer.reshape(-1) for layer in ranked])
+        order = together.sort(descending=True, stable=True).indices
+        chosen = torch.zeros_like(together, dtype=torch.bool)
+        chosen.scatter_(0, order[:count], torch.ones_like(order[:count], dtype=torch.bool))
+        parts = chosen.split([layer.numel() for layer in ranked])
+        for name, part in zip(group, parts, strict=True):
+            masks[name] = part.view(alive[name].shape) & alive[name].bool()
     return {name: masks[name] for name in importance}
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gemkit import selection, topk
 from gemkit.errors import ImportanceError
-from gemkit.selection import Shares, apportion, keep_top
+from gemkit.selection import Shares, apportion, keep_top, keep_top_blindly
 from gemkit.tensors import Tensors, kept
 
 SHAPES = [(), (0,), (1,), (7,), (3, 4), (2, 3, 3, 1), (6, 5, 3, 3), (64, 33)]
@@ -135,6 +135,12 @@ def test_equals_a_stable_sort(problem):
 def test_equals_a_stable_sort_by_every_shortcut(problem, small):
     with shortcuts(small):
         assert equal(problem.solve(), by_stable_sort(*problem))
+
+
+@settings(deadline=None, max_examples=150)
+@given(problems())
+def test_not_looking_keeps_the_same(problem):
+    assert equal(keep_top_blindly(*problem), by_stable_sort(*problem))
 
 
 @settings(deadline=None, max_examples=100)

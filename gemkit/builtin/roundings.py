@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gemkit.hookspecs import hookimpl
 from gemkit.parts import Rounding
-from gemkit.selection import Shares, keep_top
+from gemkit.selection import Shares, keep_top, keep_top_blindly
 from gemkit.tensors import Tensors
 
 
@@ -66,7 +66,9 @@ class TopK(Rounding):
         self, view: Tensors, alive: Tensors, shares: Shares, rng: torch.Generator
     ) -> Iterable[tuple[str, Tensor]]:
         """Select exactly as a freeze would, but for this step only."""
-        return keep_top(view, alive, shares).items()
+        at_hand = all(score.is_cpu for score in view.values())
+        select = keep_top if at_hand else keep_top_blindly
+        return select(view, alive, shares).items()
 
 
 class Open(Rounding):

@@ -1,0 +1,75 @@
+"""A training step never waits for the device: it reads no value back, whatever is learned.
+
+There may be no accelerator here. So code that asks is told that nothing lies on the CPU, and what
+would have to wait on a real device is caught as it is called.
+"""
+
+import pytest
+import torch
+from tiny import tiny_data, tiny_net
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gemkit import Plan, Runtime, load_plugins
+from gemkit.freezing import freeze
+from gemkit.masking import MaskedNet
+from gemkit.parts import LearnedScores
+from gemkit.scored import ScoredNet
+from gemkit.selection import keep_top
+from gemkit.tensors import generator, prunable_names
+from gemkit.training import Trainer, make_fabric, place
+
+REGISTRY = load_plugins(only=[])
+RUNTIME = Runtime(device="cpu")
+WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "unique", "is_nonzero")
+LEARNED = sorted(
+    name for name in REGISTRY.pruners if isinstance(REGISTRY.recipe(name).scores, LearnedScores)
+)
+
+
+class Waits(TorchDispatchMode):
+    """Notes what would wait for the device."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(word in func._schema.name for word in WAITING):
+            self.seen.append(func._schema.name)
+        return func(*args, **kwargs or {})
+
+
+def trainer_of(pruner):
+    fabric = make_fabric(RUNTIME)
+    model = place(tiny_net(), fabric, RUNTIME)
+    names, recipe = prunable_names(model), REGISTRY.recipe(pruner)
+    if isinstance(recipe.scores, LearnedScores):
+        net = ScoredNet(model, names, recipe, generator(0, "scores"))
+        freeze(net, recipe, 0.5, net.view)
+    else:
+        net = MaskedNet(model, names)
+        freeze(net, recipe, 0.5, {name: w.abs() for name, w in net.effective.items()})
+    trainer = Trainer(net, Plan(lr=0.1), fabric, RUNTIME)
+    trainer.health.at_once = False  # as on any device but the CPU
+    return trainer
+
+
+@pytest.mark.parametrize("pruner", [*LEARNED, "magnitude"])
+def test_no_step_waits_for_the_device(pruner, monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "is_cpu", False)
+    trainer, batches = trainer_of(pruner), list(tiny_data().train.batches(8, seed=0))
+    with Waits() as waits:
+        for batch in batches[:3]:
+            trainer.step(batch, lr=0.1)
+    assert waits.seen == []
+
+
+def test_waiting_is_noticed(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "is_cpu", False)
+    scores, alive = {"a": torch.rand(50)}, {"a": torch.ones(50, dtype=torch.bool)}
+    with Waits() as waits:
+        scores["a"].sum().item()
+    assert waits.seen == ["aten::_local_scalar_dense"]
+    with Waits() as waits:
+        keep_top(scores, alive, {("a",): 7})
+    assert waits.seen
