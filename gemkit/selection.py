@@ -73,7 +73,7 @@ def keep_top_blindly(importance: Tensors, alive: Tensors, shares: Shares) -> Ten
         order = together.sort(descending=True, stable=True).indices
         chosen = torch.zeros_like(together, dtype=torch.bool)
         chosen.scatter_(0, order[:count], torch.ones_like(order[:count], dtype=torch.bool))
-        parts = chosen.split([layer.numel() for layer in ranked])
+        parts = torch.split(chosen, [layer.numel() for layer in ranked])
         for name, part in zip(group, parts, strict=True):
             masks[name] = part.view(alive[name].shape) & alive[name].bool()
     return {name: masks[name] for name in importance}

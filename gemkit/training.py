@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
+from gemkit.allocator import keep_memory
 from gemkit.data.source import Source
 from gemkit.errors import TrainingError
 from gemkit.health import Health, diverged
@@ -60,6 +61,8 @@ def make_fabric(runtime: Runtime, *, start_processes: bool = False) -> Fabric:
         precision=_PRECISIONS[runtime.precision],
     )
     fabric.launch()
+    if fabric.device.type == "cpu":
+        keep_memory()
     return fabric
 
 

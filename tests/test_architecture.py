@@ -16,7 +16,7 @@ ROOT = Path(gemkit.__file__).parent
 # A package stands for all its modules that no row names.
 ROWS = [
     ["errors", "events"],
-    ["tensors", "topk", "kernels", "pieces", "wearing", "files", "stateful"],
+    ["tensors", "topk", "kernels", "pieces", "wearing", "files", "stateful", "allocator"],
     [
         "selection",
         "probe",
