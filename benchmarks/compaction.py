@@ -4,9 +4,9 @@
 
 Every ticket is searched, compacted, and both networks take turns in one process: one epoch of
 fine-tuning with its data and evaluation, and one batch of inference, as `gemkit bench` does. Ratios
-of the same turn are what counts; the seconds are those of a machine that may be busy. Then both
-of some are fine-tuned, from the same weights in the same order. Rows are appended to
-results/compaction.jsonl, and the tables on docs/compaction.md are drawn from them.
+of the same turn are what counts; the seconds are those of a machine that may be busy. Rows are
+appended to results/compaction.jsonl, and the table on docs/compaction.md is drawn from them;
+`python -m benchmarks.compact_learning` measures accuracies.
 
 `--images` is a folder with images, one folder for each class; without it images are made up, which
 makes no difference to time, but gem_miner needs something to learn. `conv4` sees the digits that
@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from benchmarks.trial import RESULTS
-from gemkit import Data, Plan, Runtime, Ticket, compact, evaluate, finetune, load_plugins
+from gemkit import Data, Plan, Runtime, Ticket, compact, finetune, load_plugins
 from gemkit.compaction import Compact, difference
 from gemkit.compaction.race import Spread, Times, race
 from gemkit.compaction.work import work
@@ -30,7 +30,7 @@ from gemkit.data.embedded import Digits
 from gemkit.engine import search
 from gemkit.parts import DatasetPart, ModelPart
 from gemkit.report.host import host
-from gemkit.report.ledger import Ledger, Row, mean_and_spread
+from gemkit.report.ledger import Ledger, Row
 from gemkit.report.pages import write_results
 
 PAGE = Path(__file__).parent.parent / "docs" / "compaction.md"
@@ -43,24 +43,21 @@ TICKETS = (
     ("mobilenet_v2", "synflow"),
 )
 SEARCH_EPOCHS = {"conv4": 30}
-FINETUNE_EPOCHS = {"conv4": 20, "vgg16": 4, "resnet20": 4}
-"""Where accuracies are measured, too; only `conv4` learns much in so short a time."""
-SEEDS = {"conv4": 5, "vgg16": 1, "resnet20": 3}
 DENSITY = 0.0144
 CPU = Runtime(device="cpu")
 BATCH = 64
 LEDGER = Ledger(RESULTS / "compaction.jsonl", ("network", "pruner"))
 
 
-def images_from(folder: Path | None) -> Data:
-    """Load a few images of 32 × 32, or make some up."""
+def images_from(folder: Path | None, limit: int = 320) -> Data:
+    """Load some images of 32 × 32, or make a few up."""
     registry = load_plugins(only=[])
     if folder is None:
         made = {"name": "fake", "size": 32, "classes": 10, "samples": 400}
         part = registry.build("datasets", made)
     else:
         part = registry.build(
-            "datasets", {"name": "imagefolder", "path": str(folder), "limit": 320, "size": 32}
+            "datasets", {"name": "imagefolder", "path": str(folder), "limit": limit, "size": 32}
         )
     assert isinstance(part, DatasetPart)
     return part.load(None)
@@ -76,16 +73,7 @@ def few(data: Data) -> Data:
 
 def row_of(name: str, pruner: str, data: Data, arguments: argparse.Namespace) -> Row:
     """Search one ticket, compact it, and race the two networks."""
-    registry = load_plugins(only=[])
-    part = registry.build("models", name)
-    assert isinstance(part, ModelPart)
-    torch.manual_seed(0)
-    model = part.build(data.shape, data.classes)
-    plan = Plan(epochs=SEARCH_EPOCHS.get(name, 8), batch_size=BATCH)
-    recipe = registry.recipe(pruner)
-    ticket = search(
-        recipe, model, data, density=DENSITY, plan=plan, runtime=CPU, on_collapse="warn"
-    )
+    ticket, model = ticket_of(name, pruner, data)
     began = time.perf_counter()
     small = compact(ticket, model, training=True, shape=data.shape)
     seconds = time.perf_counter() - began
@@ -102,11 +90,21 @@ def row_of(name: str, pruner: str, data: Data, arguments: argparse.Namespace) ->
         "clock": "processor" if arguments.processor else "wall",
         "seconds_to_compact": round(seconds, 1),
         **timed,
-        "accuracy": _accuracies(name, ticket, model, small, data),
-        "finetune_epochs": FINETUNE_EPOCHS.get(name),
         "host": host(),
         "torch": torch.__version__,
     }
+
+
+def ticket_of(name: str, pruner: str, data: Data) -> tuple[Ticket, nn.Module]:
+    """Search a ticket, and return it with its network."""
+    registry = load_plugins(only=[])
+    part = registry.build("models", name)
+    assert isinstance(part, ModelPart)
+    torch.manual_seed(0)
+    model = part.build(data.shape, data.classes)
+    how = {"density": DENSITY, "runtime": CPU, "on_collapse": "warn"}
+    plan = Plan(epochs=SEARCH_EPOCHS.get(name, 8), batch_size=BATCH)
+    return search(registry.recipe(pruner), model, data, plan=plan, **how), model
 
 
 def _races(
@@ -153,23 +151,6 @@ def _told(times: dict[str, Times]) -> Row:
     return {"seconds": seconds, "faster": list(times["masked"].against(times["compact"]))}
 
 
-def _accuracies(
-    name: str, ticket: Ticket, model: nn.Module, small: Compact, data: Data
-) -> dict[str, list[float]] | None:
-    """Fine-tune both from the same weights, in the same order for each seed."""
-    if name not in FINETUNE_EPOCHS:
-        return None
-    plan = Plan(epochs=FINETUNE_EPOCHS[name], batch_size=BATCH)
-    found: dict[str, list[float]] = {"masked": [], "compact": []}
-    for seed in range(SEEDS[name]):
-        how = {"plan": plan, "seed": seed, "runtime": CPU}
-        masked = finetune(ticket, model, data, **how)
-        compacted = small.expand(finetune(small.ticket, small.model, data, **how))
-        found["masked"].append(evaluate(masked, model, data, runtime=CPU))
-        found["compact"].append(evaluate(compacted, model, data, runtime=CPU))
-    return found
-
-
 def table(rows: list[Row]) -> str:
     """Draw the results: how many times less, and faster, with quartiles of the turns."""
     lines = [
@@ -185,23 +166,6 @@ def table(rows: list[Row]) -> str:
             f"| {left:,} of {all_of_them:,} | {counts['masked'] / counts['use']:.1f} × fewer "
             f"| {_faster(row['epoch'])} | {_faster(row['inference'])} |"
         )
-    return "\n".join(lines)
-
-
-def learned(rows: list[Row]) -> str:
-    """Draw the accuracies in percent."""
-    lines = [
-        "| network | ticket | images | epochs | seeds | masked | compact |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        if row["accuracy"]:
-            masked, small = row["accuracy"]["masked"], row["accuracy"]["compact"]
-            lines.append(
-                f"| `{row['network']}` | `{row['pruner']}` | {row['images']} "
-                f"| {row['finetune_epochs']} | {len(masked)} "
-                f"| {mean_and_spread(masked)} | {mean_and_spread(small)} |"
-            )
     return "\n".join(lines)
 
 
@@ -223,9 +187,8 @@ def main() -> None:
     for name, pruner in TICKETS:
         if name in arguments.networks and (name, pruner) not in done:
             LEDGER.append(row_of(name, pruner, digits if name == "conv4" else data, arguments))
-    for name, text in (("compaction", table(LEDGER.rows())), ("learned", learned(LEDGER.rows()))):
-        print(text)
-        write_results(PAGE, name, text)
+    print(table(LEDGER.rows()))
+    write_results(PAGE, "compaction", table(LEDGER.rows()))
 
 
 if __name__ == "__main__":

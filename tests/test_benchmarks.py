@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import digits, methods
+from benchmarks import compact_learning, compaction, digits, methods
 from benchmarks.trial import measure
 from gemkit import Plan
+from gemkit.data.embedded import Digits
 from gemkit.errors import OptionError
 from gemkit.report.host import host
 from gemkit.report.ledger import Ledger
@@ -61,6 +62,22 @@ def test_the_tables_of_methods_are_made_of_the_results(protocol):
     page = methods.PAGE.read_text()
     table = methods.table(methods.ledger(protocol).rows())
     assert with_results(page, f"methods-{protocol}", table) == page
+
+
+@pytest.mark.parametrize(
+    ("place", "benchmark"), [("compaction", compaction), ("learned", compact_learning)]
+)
+def test_the_tables_of_compaction_are_made_of_the_results(place, benchmark):
+    page = compaction.PAGE.read_text()
+    assert with_results(page, place, benchmark.table(benchmark.LEDGER.rows())) == page
+
+
+def test_a_compact_network_is_timed_and_trained_beside_the_masked_one():
+    row = json.loads(
+        json.dumps(compact_learning.row_of("conv4", 0, compaction.few(Digits().load(None))))
+    )
+    assert set(row["accuracy"]) == set(row["cpu_seconds"]) == {"masked", "compact"}
+    assert "| `conv4` | `gem_miner` | digits | 20 | 1 |" in compact_learning.table([row])
 
 
 def row(pruner, density, seed, **found):
