@@ -106,6 +106,25 @@ def test_the_draw_depends_on_the_generator_alone():
 
 
 @pytest.mark.parametrize("pruner", ["gem_miner", "edge_popup"])
+def test_mixed_precision_computes_in_halves_and_keeps_scores_whole(pruner):
+    runtime = Runtime(device="cpu", precision="bf16")
+    fabric = make_fabric(runtime)
+    model = place(tiny_net(), fabric, runtime)
+    net = ScoredNet(model, prunable_names(model), REGISTRY.recipe(pruner), generator(0, "scores"))
+    trainer = Trainer(net, Plan(lr=0.1), fabric, runtime)
+    kinds = set()
+    first = next(module for module in model.modules() if isinstance(module, torch.nn.Conv2d))
+    first.register_forward_hook(lambda module, inputs, output: kinds.add(output.dtype))
+    before = {name: score.clone() for name, score in net.raw_scores.items()}
+    trainer.step(next(tiny_data().train.batches(8, seed=0)), lr=1e-4)
+    assert kinds == {torch.bfloat16}
+    for name, score in net.raw_scores.items():
+        assert score.dtype == net.effective[name].dtype == torch.float32
+    moved = [(net.raw_scores[name] - before[name]).abs().max() for name in before]
+    assert 0 < max(moved) < 2**-9, "less than a half near one could tell"
+
+
+@pytest.mark.parametrize("pruner", ["gem_miner", "edge_popup"])
 def test_a_compiled_network_is_compiled_once_whatever_is_frozen(pruner, monkeypatch):
     graphs = []
 
