@@ -18,7 +18,8 @@ from pathlib import Path
 import torch
 
 from gemkit import Data, Plan, Runtime, load_plugins
-from gemkit.cli.options import BATCH_SIZE, CHECKPOINT_MINUTES
+from gemkit.cli.output_options import CHECKPOINT_MINUTES
+from gemkit.cli.training_options import BATCH_SIZE
 from gemkit.engine import search
 from gemkit.keeping import DiskKeeper
 from gemkit.parts import ModelPart

@@ -7,7 +7,7 @@ from cli_runs import TINY, answer, commands_in
 from data_files import write_cifar10
 from test_data_images import write_classes
 
-from gemkit.cli import options
+from gemkit.cli import world_options
 from gemkit.data.cifar import Cifar10
 from gemkit.data.standard import SplitDataset
 from gemkit.tensors import budget
@@ -114,7 +114,7 @@ def test_a_data_set_without_the_choice_says_so(gemkit):
 
 def test_the_choices_are_those_of_the_field():
     annotation = SplitDataset.model_fields["train_on"].annotation
-    assert annotation.__args__ == options.TRAIN_ON
+    assert annotation.__args__ == world_options.TRAIN_ON
 
 
 def test_a_missing_data_set_is_told_without_a_traceback(gemkit, tmp_path):

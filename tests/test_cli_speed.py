@@ -9,7 +9,13 @@ import click
 import pytest
 
 from gemkit import plan, recipe
-from gemkit.cli import main, options
+from gemkit.cli import (
+    machine_options,
+    main,
+    output_options,
+    recipe_options,
+    training_options,
+)
 from gemkit.collapse import CollapsePolicy
 from gemkit.keeping import DiskKeeper
 
@@ -112,14 +118,14 @@ finally:
 # Written out for the help, where importing their home would take seconds.
 def test_choices_and_defaults_in_the_help_are_the_real_ones():
     runtime, training = plan.Runtime.model_fields, plan.Plan.model_fields
-    assert get_args(runtime["device"].annotation) == options.DEVICES
-    assert get_args(runtime["precision"].annotation) == options.PRECISIONS
-    assert get_args(CollapsePolicy) == options.POLICIES
-    assert get_args(plan.Plan.model_fields["on_nan"].annotation) == options.ON_NAN
-    assert DiskKeeper.__init__.__kwdefaults__["minutes"] == options.CHECKPOINT_MINUTES
-    assert list(recipe.ROLES) == list(options.ROLES)
-    assert training["epochs"].default == options.EPOCHS
-    assert training["batch_size"].default == options.BATCH_SIZE
+    assert get_args(runtime["device"].annotation) == machine_options.DEVICES
+    assert get_args(runtime["precision"].annotation) == machine_options.PRECISIONS
+    assert get_args(CollapsePolicy) == training_options.POLICIES
+    assert get_args(plan.Plan.model_fields["on_nan"].annotation) == training_options.ON_NAN
+    assert DiskKeeper.__init__.__kwdefaults__["minutes"] == output_options.CHECKPOINT_MINUTES
+    assert list(recipe.ROLES) == list(recipe_options.ROLES)
+    assert training["epochs"].default == training_options.EPOCHS
+    assert training["batch_size"].default == training_options.BATCH_SIZE
     defaults = {one.name: one.default for one in main.commands["run"].params}
     for field in ("device", "devices", "precision"):
         assert defaults[field] == runtime[field].default

@@ -15,7 +15,7 @@ from torch import nn
 from torch.func import functional_call
 
 from gemkit import load_plugins
-from gemkit.cli.options import NORMS
+from gemkit.cli.world_options import NORMS
 from gemkit.errors import GemkitError, ModelError, OptionError
 from gemkit.models.foreign import strip_biases_, strip_norms_
 from gemkit.models.from_torchvision import Torchvision

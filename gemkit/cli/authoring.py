@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gemkit.cli.options import Answer, SectionedCommand, answers_json, option
+from gemkit.cli.answers import Answer, answers_json
+from gemkit.cli.sections import SectionedCommand, option
 
 if TYPE_CHECKING:
     from gemkit.testing import Verdict

@@ -5,16 +5,11 @@ from typing import Any
 
 import click
 
-from gemkit.cli.options import (
-    Answer,
-    SectionedCommand,
-    answers_json,
-    fields_option,
-    option,
-    plugin_option,
-    training_machine_options,
-    world_options,
-)
+from gemkit.cli.answers import Answer, answers_json
+from gemkit.cli.machine_options import training_machine_options
+from gemkit.cli.recipe_options import fields_option, plugin_option
+from gemkit.cli.sections import SectionedCommand, option
+from gemkit.cli.world_options import world_options
 
 EXAMPLES = """\b
 Examples:

@@ -12,13 +12,13 @@ import click
 
 from gemkit.checks import TICKET, Trial, Unmade, trials, work
 from gemkit.cli import signals
+from gemkit.cli.answers import Answer
 from gemkit.cli.bench import Bench, load_data, only_first_speaks, open_fabric
 from gemkit.cli.checkfile import CheckFile
 from gemkit.cli.choices import validated
 from gemkit.cli.fields import Fields, sort_fields
 from gemkit.cli.job import Job
 from gemkit.cli.mishaps import explained
-from gemkit.cli.options import Answer
 from gemkit.cli.progress import warning
 from gemkit.cli.retraining import parts_of
 from gemkit.engine import finetune_plan

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gemkit.cli.answers import Answer
 from gemkit.cli.bench import Bench, open_fabric
 from gemkit.cli.fields import sort_fields
-from gemkit.cli.options import Answer
 from gemkit.cli.retraining import beside, rebuild
 from gemkit.compaction import Compact, compact, difference, save_compact
 from gemkit.compaction.work import Work, work

@@ -23,7 +23,7 @@ from gemkit.cli.choices import (
 )
 from gemkit.cli.fields import sort_fields
 from gemkit.cli.manner import Manner
-from gemkit.cli.options import LARGEST_SEED
+from gemkit.cli.training_options import LARGEST_SEED
 from gemkit.collapse import CollapsePolicy
 from gemkit.compose import check_fit, needs_training
 from gemkit.data.source import Data

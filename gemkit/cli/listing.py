@@ -6,14 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gemkit.cli.options import (
-    Answer,
-    SectionedCommand,
-    answers_json,
-    fields_option,
-    plugin_option,
-    role_options,
-)
+from gemkit.cli.answers import Answer, answers_json
+from gemkit.cli.recipe_options import fields_option, plugin_option, role_options
+from gemkit.cli.sections import SectionedCommand
 
 if TYPE_CHECKING:
     from gemkit.registry import Registry

@@ -4,8 +4,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from gemkit.cli.answers import Answer
 from gemkit.cli.job import Job, resolve
-from gemkit.cli.options import Answer
 from gemkit.errors import UnknownNameError
 from gemkit.preset import Preset, name_of, of_recipe
 from gemkit.recipe import ROLES

@@ -9,9 +9,9 @@ from typing import Any
 import click
 import torch
 
+from gemkit.cli.answers import Answer
 from gemkit.cli.bench import Bench, only_first_speaks, open_fabric, set_up
 from gemkit.cli.job import Job, resolve
-from gemkit.cli.options import Answer
 from gemkit.cli.progress import Bars, progress
 from gemkit.cli.running import say_what_is_ignored
 from gemkit.engine import finetune_plan

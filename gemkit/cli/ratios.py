@@ -5,27 +5,13 @@ from typing import Any
 
 import click
 
-from gemkit.cli.options import (
-    Answer,
-    Decorator,
-    Function,
-    SectionedCommand,
-    answers_json,
-    bundle,
-    density_option,
-    fields_option,
-    given,
-    network_options,
-    option,
-    phase_options,
-    plugin_option,
-    recipe_source,
-    role_options,
-    searching_machine_options,
-    seed_option,
-    world_options,
-)
+from gemkit.cli.answers import Answer, answers_json
+from gemkit.cli.machine_options import searching_machine_options
+from gemkit.cli.recipe_options import fields_option, plugin_option, recipe_source, role_options
+from gemkit.cli.sections import Decorator, Function, SectionedCommand, bundle, given, option
 from gemkit.cli.tickets import ticket_argument
+from gemkit.cli.training_options import density_option, phase_options, seed_option
+from gemkit.cli.world_options import network_options, world_options
 
 RULES = ("resnet", "vgg")
 TRIAL_EPOCHS = 10

@@ -5,15 +5,10 @@ from pathlib import Path
 
 import click
 
-from gemkit.cli.options import (
-    Answer,
-    SectionedCommand,
-    answers_json,
-    data_dir_option,
-    download_option,
-    option,
-    plugin_option,
-)
+from gemkit.cli.answers import Answer, answers_json
+from gemkit.cli.recipe_options import plugin_option
+from gemkit.cli.sections import SectionedCommand, option
+from gemkit.cli.world_options import data_dir_option, download_option
 
 LEDGER = Path("reproduction.jsonl")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from gemkit.cli.options import Answer
+from gemkit.cli.answers import Answer
 from gemkit.parts import DatasetPart
 from gemkit.plugins import load_plugins
 from gemkit.registry import Registry

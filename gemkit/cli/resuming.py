@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from gemkit.cli.answers import Answer
 from gemkit.cli.job import job_of
-from gemkit.cli.options import Answer
 from gemkit.cli.running import conduct
 from gemkit.errors import UnknownNameError
 from gemkit.plugins import load_plugins

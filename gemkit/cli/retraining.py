@@ -8,10 +8,10 @@ from typing import Any, Literal
 import click
 from lightning_fabric import Fabric
 
+from gemkit.cli.answers import Answer
 from gemkit.cli.bench import Bench, Split, only_first_speaks, open_fabric, set_up
 from gemkit.cli.choices import dataset_part, model_for, validated
 from gemkit.cli.fields import Fields, sort_fields
-from gemkit.cli.options import Answer
 from gemkit.engine import finetune_plan
 from gemkit.errors import OptionError, TicketError
 from gemkit.parts import DatasetPart, ModelPart

@@ -5,31 +5,27 @@ from typing import Any
 
 import click
 
+from gemkit.cli.answers import Answer, answers_json
 from gemkit.cli.check import SEEDS
-from gemkit.cli.options import (
-    BATCH_SIZE,
-    CHECKPOINT_MINUTES,
-    EPOCHS,
-    ON_NAN,
-    POLICIES,
-    Answer,
-    SectionedCommand,
-    answers_json,
-    bundle,
-    checkpoint_option,
-    density_option,
+from gemkit.cli.machine_options import training_machine_options
+from gemkit.cli.output_options import CHECKPOINT_MINUTES, checkpoint_option
+from gemkit.cli.recipe_options import (
     fields_option,
-    given,
-    network_options,
-    option,
     plugin_option,
     preset_option,
     recipe_source,
     role_options,
-    seed_option,
-    training_machine_options,
-    world_options,
 )
+from gemkit.cli.sections import SectionedCommand, bundle, given, option
+from gemkit.cli.training_options import (
+    BATCH_SIZE,
+    EPOCHS,
+    ON_NAN,
+    POLICIES,
+    density_option,
+    seed_option,
+)
+from gemkit.cli.world_options import network_options, world_options
 
 EXAMPLES = """\b
 Examples:

@@ -10,12 +10,12 @@ import click
 
 from gemkit import rundir
 from gemkit.checks import check_fit
+from gemkit.cli.answers import Answer
 from gemkit.cli.bench import Bench, only_first_speaks, open_fabric, set_up
 from gemkit.cli.checking import lab_of, make_checks, report_text
 from gemkit.cli.job import Job, resolve
 from gemkit.cli.manner import Manner
 from gemkit.cli.mishaps import explained
-from gemkit.cli.options import Answer
 from gemkit.cli.session import Session
 from gemkit.compaction.tracing import traced
 from gemkit.environment import environment

@@ -5,15 +5,11 @@ from typing import Any
 
 import click
 
-from gemkit.cli.options import (
-    Answer,
-    SectionedCommand,
-    answers_json,
-    checkpoint_option,
-    data_dir_option,
-    option,
-    plugin_option,
-)
+from gemkit.cli.answers import Answer, answers_json
+from gemkit.cli.output_options import checkpoint_option
+from gemkit.cli.recipe_options import plugin_option
+from gemkit.cli.sections import SectionedCommand, option
+from gemkit.cli.world_options import data_dir_option
 
 
 @click.command(cls=SectionedCommand, short_help="Go on with an interrupted run.")

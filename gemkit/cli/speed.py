@@ -1,35 +1,22 @@
 """`gemkit compact` and `gemkit bench`: a ticket made smaller, and what that gains."""
 
-from pathlib import Path
 from typing import Any
 
 import click
 
-from gemkit.cli.options import (
-    Answer,
-    SectionedCommand,
-    answers_json,
-    fields_option,
-    option,
-    plugin_option,
-    world_options,
-)
+from gemkit.cli.answers import Answer, answers_json
+from gemkit.cli.output_options import beside_options
+from gemkit.cli.recipe_options import fields_option, plugin_option
+from gemkit.cli.sections import SectionedCommand, option
 from gemkit.cli.tickets import ticket_argument
+from gemkit.cli.world_options import world_options
 
 
 @click.command(cls=SectionedCommand, short_help="Remove what a ticket has no use for.")
 @ticket_argument
 @world_options(None, None)
 @fields_option("model or dataset")
-@option(
-    "Output",
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="FILE|DIR",
-    show_default="NAME-compact.safetensors beside it",
-    help="Where the smaller network goes.",
-)
-@option("Output", "--force", is_flag=True, help="Overwrite what is there.")
+@beside_options("compact", "the smaller network")
 @answers_json
 @plugin_option
 def compact(**options: Any) -> Answer:  # noqa: ANN401

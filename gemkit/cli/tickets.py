@@ -5,20 +5,13 @@ from typing import Any
 
 import click
 
-from gemkit.cli.options import (
-    Answer,
-    SectionedCommand,
-    answers_json,
-    bundle,
-    fields_option,
-    measuring_machine_options,
-    option,
-    phase_options,
-    plugin_option,
-    seed_option,
-    training_machine_options,
-    world_options,
-)
+from gemkit.cli.answers import Answer, answers_json
+from gemkit.cli.machine_options import measuring_machine_options, training_machine_options
+from gemkit.cli.output_options import beside_options
+from gemkit.cli.recipe_options import fields_option, plugin_option
+from gemkit.cli.sections import SectionedCommand, bundle, option
+from gemkit.cli.training_options import phase_options, seed_option
+from gemkit.cli.world_options import world_options
 
 ticket_argument = click.argument("file", metavar="TICKET", type=click.Path(path_type=Path))
 
@@ -32,15 +25,7 @@ training_options = bundle("training", phase_options("fine-tuning", "by optimizer
 @seed_option(None)
 @fields_option("model, dataset or finetune")
 @training_machine_options
-@option(
-    "Output",
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="FILE|DIR",
-    show_default="NAME-finetuned.safetensors beside it",
-    help="Where the ticket with trained weights goes.",
-)
-@option("Output", "--force", is_flag=True, help="Overwrite what is there.")
+@beside_options("finetuned", "the ticket with trained weights")
 @answers_json
 @plugin_option
 def finetune(**options: Any) -> Answer:  # noqa: ANN401

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import save as to_safetensors
 from torch import Tensor, nn
 
+from gemkit.cli.answers import Answer
 from gemkit.cli.compacting import on_processor
-from gemkit.cli.options import Answer
 from gemkit.compaction import Compact, compact, save_compact
 from gemkit.compaction.race import Times, race
 from gemkit.compaction.sparse import csr_bytes, sparse_where_faster
