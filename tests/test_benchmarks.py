@@ -44,12 +44,13 @@ def double(run):
     return run | {"twice": 2 * run["seed"]}
 
 
-def test_a_run_that_is_there_is_not_repeated(tmp_path):
+def test_a_run_that_is_there_is_not_repeated(tmp_path, capsys):
     ledger = Ledger(tmp_path / "results.jsonl", ("seed",))
     ledger.path.write_text('{"seed": 1, "twice": "as it was"}\n')
     ledger.complete([{"seed": seed} for seed in (0, 1, 2)], double, jobs=1)
     rows = {row["seed"]: row["twice"] for row in ledger.rows()}
     assert rows == {0: 0, 1: "as it was", 2: 4}
+    assert sorted(line.split()[2] for line in capsys.readouterr().err.splitlines()) == ["0", "2"]
 
 
 def test_the_readmes_table_is_made_of_the_results():

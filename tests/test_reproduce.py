@@ -11,7 +11,8 @@ from cli_runs import commands_in
 
 from gemkit import load_plugins
 from gemkit.cli.presets import job_of
-from gemkit.errors import GemkitError, OptionError, UnknownNameError
+from gemkit.cli.reproducing import told
+from gemkit.errors import DataError, GemkitError, OptionError, UnknownNameError
 from gemkit.preset import preset_from
 from gemkit.report.ledger import Ledger
 from gemkit.report.pages import with_results
@@ -208,6 +209,56 @@ def test_data_sets_are_fetched_before_anything_runs(tmp_path, monkeypatch):
     assert not Path("reproduction.jsonl").exists()
 
 
+def test_data_that_are_missing_are_told_before_anything_runs(tmp_path, monkeypatch):
+    gemkit = commands_in(tmp_path, monkeypatch)
+    monkeypatch.setattr(Ledger, "complete", None)  # calling it would be a TypeError
+    result = gemkit("reproduce", "cifar10-small")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "cannot list" in result.stderr
+    assert "--data-dir" in result.stderr
+    assert "runs to do" not in result.stderr
+    assert list(Path().iterdir()) == []
+
+
+def double(run):
+    if run["seed"] == 3:
+        raise DataError("no images")
+    return run | {"twice": 2 * run["seed"]}
+
+
+def test_a_ledger_without_a_row_is_not_left_behind(tmp_path):
+    ledger = Ledger(tmp_path / "l.jsonl", ("seed",))
+    with pytest.raises(DataError, match="no images"):
+        ledger.complete([{"seed": 3}], double, jobs=1)
+    ledger.complete([], double, jobs=1)
+    assert not ledger.path.exists()
+
+
+def test_a_ledger_that_cannot_be_written_is_told_before_anything_runs(tmp_path):
+    (tmp_path / "file").touch()
+    ledger = Ledger(tmp_path / "file" / "l.jsonl", ("seed",))
+    with pytest.raises(OptionError, match=r"cannot write results to .*; name another file"):
+        ledger.complete([{"seed": 3}], double, jobs=1)
+
+
+def test_where_nobody_watches_every_run_that_ends_is_a_line(tmp_path, capsys):
+    ledger = Ledger(tmp_path / "l.jsonl", ("seed",))
+    ledger.complete([{"seed": 1}, {"seed": 2}], double, 1, lambda row: f"got {row['twice']}")
+    shown = capsys.readouterr()
+    lines = shown.err.splitlines()
+    assert (shown.out, len(lines)) == ("", 2)
+    assert {line.split("  ")[0][6:] for line in lines} == {"got 2", "got 4"}
+    assert lines[1].startswith("[2/2] ")
+    assert lines[1].endswith("  0 s left")
+
+
+def test_a_run_is_told_by_what_was_run_and_how_it_went():
+    row = run() | {"before": 0.25, "after": 0.5}
+    start = "gem_miner at density 0.3, seed 2: "
+    assert told(row) == f"{start}25.0 % before fine-tuning, 50.0 % after"
+    assert told(run() | {"collapse": "no weight is left"}) == f"{start}collapsed"
+
+
 def test_a_changed_preset_is_run_again():
     line = TABLES["demo"].rows[0]
     preset = preset_from("tiny", TINY)
@@ -290,6 +341,9 @@ def test_the_command_reports_without_running(filled, tmp_path, monkeypatch):
     before = [file.read_bytes() for file in files]
     gemkit(*words, "--figures", "figures")
     assert [file.read_bytes() for file in files] == before, "the same results, the same bytes"
+    nothing = gemkit("reproduce", "demo", "--no-runs", "--ledger", "none", "--figures", "none")
+    assert "nothing of this table is measured yet" in nothing.stderr
+    assert not Path("none").exists()
     assert "cifar10-small" in gemkit("reproduce").stdout
     assert gemkit("reproduce", "dem").exit_code == 2
 

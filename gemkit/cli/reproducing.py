@@ -12,7 +12,7 @@ from gemkit.plugins import load_plugins
 from gemkit.registry import Registry
 from gemkit.report.ledger import Ledger, Row
 from gemkit.report.pages import check_place, write_results
-from gemkit.report.tables import text_table
+from gemkit.report.tables import percent, text_table
 from gemkit.reproduce.comparison import comparison
 from gemkit.reproduce.figures import draw_figures, links
 from gemkit.reproduce.results import results_of
@@ -51,24 +51,42 @@ def start(
     if page is not None:
         check_place(page, name)
     if jobs:
-        if download:
-            _fetch(planned, registry, data_dir)
+        left = book.missing(planned)
+        _look_at_data(left, registry, data_dir, download=download)
         where = {"data_dir": data_dir and str(data_dir), "plugins": [str(one) for one in plugins]}
-        left = len(book.missing(planned))
-        click.echo(f"{left} of {len(planned)} runs to do; results go to {ledger}", err=True)
-        book.complete([run | where for run in planned], measure, jobs)
+        click.echo(f"{len(left)} of {len(planned)} runs to do; results go to {ledger}", err=True)
+        book.complete([run | where for run in left], measure, jobs, told)
     results = results_of(table, registry, scale, seeds, book)
     text = comparison(table, results, scale)
     drawn = draw_figures(results, figures, name) if figures is not None else []
+    if figures is not None and not drawn:
+        click.echo("note: nothing of this table is measured yet; there is no figure", err=True)
     if page is not None:
         write_results(page, name, "\n\n".join(filter(None, [text, links(drawn, page)])))
     data = {"table": name, "rows": book.of(planned), "figures": [str(file) for file in drawn]}
     return Answer(data, "\n".join([text, *(["", *map(str, drawn)] if drawn else [])]))
 
 
-def _fetch(planned: Sequence[Row], registry: Registry, folder: Path | None) -> None:
-    """Fetch every data set that a run names; one that cannot be fetched says so."""
-    for data in {json.dumps(run["setting"]["dataset"]) for run in planned}:
+def told(row: Row) -> str:
+    """Word what came of a run, for whoever waits for the others."""
+    setting = row["setting"]
+    run = f"{setting['pruner']} at density {setting['density']:g}, seed {row['seed']}"
+    if "collapse" in row:
+        return f"{run}: collapsed"
+    before, after = percent(row["before"]), percent(row["after"])
+    return f"{run}: {before} before fine-tuning, {after} after"
+
+
+def _look_at_data(
+    runs: Sequence[Row], registry: Registry, folder: Path | None, *, download: bool
+) -> None:
+    """Load every data set that a run names; one that is not there says so before anything runs.
+
+    It is fetched first where that is wanted. Processes side by side find files and caches ready.
+    """
+    for data in dict.fromkeys(json.dumps(run["setting"]["dataset"]) for run in runs):
         part = registry.build("datasets", json.loads(data))
         assert isinstance(part, DatasetPart)
-        part.download(folder)
+        if download:
+            part.download(folder)
+        part.load(folder)

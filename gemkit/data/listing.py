@@ -61,7 +61,9 @@ def entries(folder: Path) -> list[os.DirEntry[str]]:
             visible = [entry for entry in found if not entry.name.startswith(".")]
     except (OSError, ValueError) as problem:
         reason = getattr(problem, "strerror", None) or problem
-        raise DataError(f"cannot list {folder}: {reason}") from problem
+        missing = isinstance(problem, FileNotFoundError)
+        way_out = "; put the images there, or name the folder with --data-dir" if missing else ""
+        raise DataError(f"cannot list {folder}: {reason}{way_out}") from problem
     return sorted(visible, key=lambda entry: entry.name)
 
 

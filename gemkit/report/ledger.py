@@ -3,18 +3,19 @@
 import json
 import reprlib
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
-from rich.progress import Progress
 
 from gemkit.errors import GemkitError, OptionError
+from gemkit.report.counting import counted
 
 Row = dict[str, Any]
 
@@ -36,23 +37,33 @@ class Ledger:
         del rest  # nothing, or a line without an end
         return [self._row(number, line) for number, line in enumerate(lines, 1)]
 
-    def complete(self, planned: Iterable[Row], measure: Callable[[Row], Row], jobs: int) -> None:
-        """Run what is planned and not there yet, in processes side by side, one thread each."""
+    def complete(
+        self,
+        planned: Iterable[Row],
+        measure: Callable[[Row], Row],
+        jobs: int,
+        told: Callable[[Row], str] | None = None,
+    ) -> None:
+        """Run what is planned and not there yet, in processes side by side, one thread each.
+
+        `told` words a result for whoever waits; without it the keys are named.
+        """
         missing = self.missing(planned)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         self._drop_cut_line()
+        if not missing:
+            return
         context = get_context("spawn")  # a forked torch may hang
         with (
-            Progress() as progress,
+            counted(len(missing)) as count,
             ProcessPoolExecutor(jobs, mp_context=context, initializer=_one_thread) as pool,
-            self.path.open("a", encoding="utf-8") as file,
+            self._opened() as file,
         ):
-            task = progress.add_task("runs", total=len(missing))
             ended = as_completed([pool.submit(measure, run) for run in missing])
             try:
                 for future in ended:
-                    print(json.dumps(future.result(), allow_nan=False), file=file, flush=True)
-                    progress.advance(task)
+                    row = future.result()
+                    print(json.dumps(row, allow_nan=False), file=file, flush=True)
+                    count((told or self._named)(row))
             except BrokenProcessPool as error:
                 raise GemkitError(
                     f"a process was killed, perhaps for want of memory; what is done is in "
@@ -61,6 +72,26 @@ class Ledger:
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
+
+    @contextmanager
+    def _opened(self) -> Iterator[TextIO]:
+        """Open the file for more rows, before any is made; without a row no file is left."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            file = self.path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise OptionError(
+                f"cannot write results to {self.path}: {error.strerror}; name another file"
+            ) from error
+        try:
+            with file:
+                yield file
+        finally:
+            if not self.path.stat().st_size:
+                self.path.unlink()
+
+    def _named(self, row: Row) -> str:
+        return ", ".join(f"{key} {row[key]}" for key in self.keys)
 
     def append(self, row: Row) -> None:
         """Add one result."""
