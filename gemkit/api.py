@@ -16,6 +16,7 @@ from gemkit.data.source import Data
 from gemkit.errors import ImportanceError, OptionError
 from gemkit.freezing import measure
 from gemkit.keeping import Keeper
+from gemkit.outputs import refuse_labels
 from gemkit.parts import Allocation, LearnedScores, Scores
 from gemkit.phase import Listener
 from gemkit.plan import Plan, Runtime
@@ -129,13 +130,17 @@ def importance(
     masks = _all_alive(dense, alive)
     weights = {name: weight * masks[name] for name, weight in dense.items()}
     device = next(iter(weights.values())).device
+    shape = tuple(batches[0][0].shape[1:]) if batches else None
+    if shape:
+        given = {f"batch {turn}": labels for turn, (_, labels) in enumerate(batches)}
+        refuse_labels(model, shape, given)
     probe = Probe(
         model=model,
         weights=weights,
         alive=masks,
         batches=[(images.to(device), labels.to(device)) for images, labels in batches],
         rng=generator(seed, "importance"),
-        shape=tuple(batches[0][0].shape[1:]) if batches else None,
+        shape=shape,
         density=density,
     )
     return _in_format_of(weights, measure(scores, probe))

@@ -18,6 +18,7 @@ from gemkit.events import Noted
 from gemkit.freezing import Freezer
 from gemkit.keeping import Keeper
 from gemkit.masking import MaskedNet
+from gemkit.outputs import check_labels
 from gemkit.parts import Freeze, LearnedScores
 from gemkit.phase import Listener, Phase, Training
 from gemkit.plan import Plan, Runtime
@@ -122,6 +123,7 @@ def finetune(
     plan = finetune_plan((plan or Plan()).lasting(epochs))
     with seeded(seed, phase.fabric.device):
         own = ticket.apply(copy.deepcopy(model))
+        check_labels(own, data)
         net = MaskedNet(place(own, phase.fabric, phase.runtime), list(ticket.mask))
         net.freeze_({name: mask.to(phase.fabric.device) for name, mask in ticket.mask.items()}, {})
         whole = range(plan.epochs * phase.steps_per_epoch(plan))
@@ -151,7 +153,9 @@ def evaluate(
     """Measure the accuracy of what is in the ticket, on one split of the data."""
     runtime = runtime or Runtime()
     fabric = fabric or make_fabric(runtime)
-    own = place(ticket.apply(copy.deepcopy(model)), fabric, runtime)
+    own = ticket.apply(copy.deepcopy(model))
+    check_labels(own, data, [split])
+    own = place(own, fabric, runtime)
     module = fabric.setup_module(own, move_to_device=False)
     return accuracy(module, getattr(data, split).to(fabric.device), fabric, data.classes)
 
@@ -198,6 +202,7 @@ def _prepare(recipe: Recipe, model: nn.Module, phase: Phase) -> MaskedNet:
     drawn = recipe.init.draw(weights, generator(phase.seed, "weights"))
     for name, weight in weights.items():
         weight.copy_(drawn[name])
+    check_labels(own, phase.data)
     own = place(own, phase.fabric, phase.runtime)
     if isinstance(recipe.scores, LearnedScores):
         return ScoredNet(own, names, recipe, generator(phase.seed, "scores"))

@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,13 @@ import torch
 import torch.nn.functional as F
 from cli_runs import PLUGIN
 from tiny import CPU, REQUIRED, tiny_data, tiny_net
+from torch import nn
 
 import gemkit
 from gemkit import MeasuredScores, importance, load_plugins, prunable_names, search, select
-from gemkit.errors import ImportanceError, OptionError, UnknownNameError
+from gemkit.errors import DataError, ImportanceError, OptionError, UnknownNameError
+from gemkit.outputs import check_labels
+from gemkit.plan import Plan, Runtime
 from gemkit.provenance import versions_of
 from gemkit.tensors import budget, kept, total
 
@@ -123,6 +127,69 @@ def test_mistakes_in_python_get_the_same_clear_errors():
         select(importance("magnitude", model, []), 0.5, alive={})
     with pytest.raises(UnknownNameError, match="gem_miner"):
         search("gem_minr", model, tiny_data(), runtime=CPU)
+
+
+def with_label(label, split):
+    """Return tiny data, one label of which is another."""
+    data = tiny_data()
+    source = getattr(data, split)
+    labels = source.labels.clone()
+    labels[0] = label
+    return replace(data, classes=label + 1, **{split: replace(source, labels=labels)})
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_a_label_without_an_output_is_told_before_anything_is_computed(split, device):
+    model, data, plan = tiny_net(), tiny_data(), Plan(epochs=1)
+    how, words = {"runtime": Runtime(device=device.type)}, rf"{split} split .* label 7, .*3 outputs"
+    ticket = search("magnitude", model, data, density=0.5, **how)
+    wrong = with_label(7, split)
+    heard = []
+    with pytest.raises(DataError, match=words):
+        search("gem_miner", model, wrong, epochs=8, observers=[heard.append], **how)
+    with pytest.raises(DataError, match=words):
+        gemkit.finetune(ticket, model, wrong, plan=plan, observers=[heard.append], **how)
+    with pytest.raises(DataError, match=words):
+        gemkit.evaluate(ticket, model, wrong, split=split, **how)
+    assert heard == []
+    other = "test" if split == "train" else "train"
+    assert 0 <= gemkit.evaluate(ticket, model, wrong, split=other, **how) <= 1
+
+
+def test_importance_on_labels_without_an_output_is_refused():
+    wrong = [(images, labels + 3) for images, labels in batches()]
+    with pytest.raises(DataError, match=r"batch 0 holds label 5, and the network has 3 outputs"):
+        importance("snip", tiny_net(), wrong)
+
+
+def test_labels_may_be_probabilities_and_classes_more_than_labels():
+    soft = [(images, F.one_hot(labels, 3).float()) for images, labels in batches()]
+    hard = importance("snip", tiny_net(), batches())
+    for name, value in importance("snip", tiny_net(), soft).items():
+        torch.testing.assert_close(value, hard[name])
+    search("magnitude", tiny_net(), replace(tiny_data(), classes=9), density=0.5, runtime=CPU)
+
+
+class Counting(nn.Module):
+    """Counts images in a buffer and draws random numbers, whatever its mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = tiny_net()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, images):
+        self.seen += len(images)
+        return self.net(images) + torch.rand(())
+
+
+def test_counting_outputs_leaves_no_trace():
+    model = Counting().train()
+    state = torch.get_rng_state()
+    check_labels(model, tiny_data())
+    assert model.seen == 0
+    assert torch.equal(torch.get_rng_state(), state)
+    assert model.training
 
 
 @pytest.mark.parametrize("name", ["uniform", "popup"])

@@ -32,6 +32,7 @@ ROWS = [
         "compose",
         "training",
         "health",
+        "outputs",
         "ticket",
         "ticket_file",
         "ticket_fit",
