@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from gemkit.errors import CheckpointError, GemkitError
+from gemkit.errors import CheckpointError, GemkitError, Stopped
 from gemkit.events import Collapsed, EpochEnded, Event, Froze, Noted, PhaseStarted
 from gemkit.stateful import State, count_in
 
@@ -37,8 +37,10 @@ class Metrics:
         trace: TracebackType | None,
     ) -> None:
         with suppress(OSError):  # a full disk must not hide what went wrong
-            if isinstance(error, GemkitError):
-                self._write("error", {"message": str(error)})
+            if isinstance(error, Exception) and not isinstance(error, Stopped):
+                expected = isinstance(error, GemkitError)
+                message = str(error) if expected else f"{type(error).__name__}: {error}"
+                self._write("error", {"message": message})
             self._file.close()
 
     def __call__(self, event: Event) -> None:

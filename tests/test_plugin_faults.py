@@ -1,9 +1,15 @@
 """Scores that misbehave while they are used: told by name, and nobody else is harmed."""
 
+import json
+import re
+from pathlib import Path
 from textwrap import indent
 
 import pytest
 from cli_runs import TINY, commands_in
+from tiny import CPU, tiny_data, tiny_net
+
+from gemkit import load_plugins, search
 
 PLUGIN = '''
 import torch
@@ -73,6 +79,84 @@ def test_a_score_with_a_fault_is_refused_by_name_and_others_stay_usable(
     assert "Traceback" not in refused.stderr
     fine = gemkit("run", "--plugin", file, "--pruner", "random", *TINY)
     assert fine.exit_code == 0, fine.stderr
+
+
+RAISING = {
+    "in the part": ("return wieghts", "NameError: name 'wieghts' is not defined", "importance"),
+    "in a library": ("return torch.stack([])", "RuntimeError: stack expects", "importance"),
+    "in a function": ("return helped(good)", "KeyError: 'none'", "helped"),
+}
+
+
+def raising(tmp_path, body):
+    file = tmp_path / "faulty.py"
+    helper = "\n\ndef helped(good):\n    return good['none']\n"
+    file.write_text(PLUGIN.format(body=indent(body, " " * 8)) + helper)
+    return file
+
+
+@pytest.mark.parametrize("place", RAISING)
+def test_an_exception_out_of_a_part_is_one_message_that_names_it(place, tmp_path, monkeypatch):
+    body, words, function = RAISING[place]
+    file = raising(tmp_path, body)
+    gemkit = commands_in(tmp_path, monkeypatch)
+    shown = gemkit("run", "--plugin", file, "--pruner", "faulty", *TINY, "--out", "run")
+    assert shown.exit_code == 1
+    assert "gemkit: scores 'faulty' (plugin given as a file) failed" in shown.stderr
+    assert words in shown.stderr
+    line = 1 + file.read_text().splitlines().index(
+        "    return good['none']" if function == "helped" else indent(body, " " * 8)
+    )
+    assert f"at {file}:{line}, in {function}\n" in shown.stderr
+    assert re.search(r"^run keeps .*config\.toml", shown.stderr, re.MULTILINE)
+    assert "GEMKIT_TRACEBACK=1" in shown.stderr
+    assert "Traceback" not in shown.stderr
+    [run] = json.loads(gemkit("runs", "run", "--json").stdout)["runs"]
+    assert (run["state"], words in run["problem"]) == ("failed", True)
+    assert words in Path("run/log.txt").read_text()
+
+
+def test_an_exception_out_of_an_observer_is_told_though_no_part_is_at_work(tmp_path, monkeypatch):
+    file = raising(tmp_path, "return good")
+    listening = """
+
+from gemkit import Observer
+
+
+class Listening(Observer):
+    'Falls over.'
+
+    name = "listening"
+
+    def listen(self, run_dir):
+        return lambda event: 1 / 0
+
+
+@hookimpl
+def gemkit_observers():
+    return [Listening]
+"""
+    file.write_text(file.read_text() + listening)
+    gemkit = commands_in(tmp_path, monkeypatch)
+    shown = gemkit("run", "--plugin", file, "--observer", "listening", *TINY)
+    assert shown.exit_code == 1
+    assert "gemkit: a plugin (given as a file) failed" in shown.stderr
+    assert "ZeroDivisionError" in shown.stderr
+
+
+def test_whoever_asks_for_it_gets_the_traceback(tmp_path, monkeypatch):
+    file = raising(tmp_path, "return wieghts")
+    gemkit = commands_in(tmp_path, monkeypatch)
+    monkeypatch.setenv("GEMKIT_TRACEBACK", "1")
+    shown = gemkit("run", "--plugin", file, "--pruner", "faulty", *TINY)
+    assert isinstance(shown.exception, NameError)
+    assert "gemkit:" not in shown.stderr
+
+
+def test_from_python_the_exception_comes_as_it_is(tmp_path):
+    registry = load_plugins(files=[raising(tmp_path, "return wieghts")], only=())
+    with pytest.raises(NameError, match="wieghts"):
+        search(registry.recipe("faulty"), tiny_net(), tiny_data(), runtime=CPU)
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -10,6 +10,7 @@ import click
 
 from gemkit.cli.authoring import check_plugin, new_plugin
 from gemkit.cli.check import check
+from gemkit.cli.faults import FAULT, fault_of
 from gemkit.cli.listing import parts, plugins, presets, show
 from gemkit.cli.ratios import ratios
 from gemkit.cli.reproduce import reproduce
@@ -35,7 +36,7 @@ class Program(click.Group):
         standalone_mode: bool = True,
         **extra: Any,  # noqa: ANN401 - click's own signature
     ) -> Any:  # noqa: ANN401
-        """Run a command; what users cause ends without a traceback, everything else with one."""
+        """Run a command; what users or plugins cause ends in a message, the rest in a traceback."""
         inner = partial(super().main, args, prog_name, complete_var, False, **extra)
         if not standalone_mode:
             return inner()
@@ -60,6 +61,10 @@ class Program(click.Group):
             _leave(_with_hint(error), error.exit_code)
         except click.ClickException as error:
             _leave(error.format_message(), error.exit_code)
+        except Exception as error:
+            if (fault := fault_of(error)) is None:
+                raise
+            _leave(fault, FAULT)
         sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -114,6 +114,10 @@ class Session:
             words = f"stopped by {Signals(stop.signal).name}; go on with: {self._again()}"
             self.log.say(words)
             raise Stopped(stop.signal, words) from stop
+        except Exception as error:
+            self.log.say(f"error: {type(error).__name__}: {error}")
+            error.add_note(f"{self.run_dir.path} keeps {', '.join(self.run_dir.contents())}")
+            raise
 
 
 class Stopwatch:

@@ -1,0 +1,82 @@
+"""Faults in plugins: an exception out of somebody's part, in one message instead of a traceback.
+
+Only the command line words them so. From Python an exception goes its way.
+"""
+
+import os
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gemkit.parts import Part
+
+VARIABLE = "GEMKIT_TRACEBACK"
+FAULT = 1
+"""The exit code: a mistake of the plugin's author, not of whoever typed the command."""
+
+
+def fault_of(error: Exception) -> str | None:
+    """Say which plugin's part raised an exception and where; None where no plugin took part.
+
+    The innermost line of a plugin counts, whatever library it may have called. Nothing is said to
+    somebody who asked for tracebacks.
+    """
+    if os.environ.get(VARIABLE) or "gemkit.parts" not in sys.modules:
+        return None
+    frames = list(traceback.walk_tb(error.__traceback__))
+    theirs = {_package(cls.__module__) for cls in _parts()} - {"gemkit"}
+    place = next((one for one in reversed(frames) if _owner(one[0]) in theirs), None)
+    if place is None:
+        return None
+    frame, line = place
+    code, package = frame.f_code, _owner(frame)
+    notes = [*getattr(error, "__notes__", []), f"{VARIABLE}=1 shows the whole traceback."]
+    return "\n".join(
+        [
+            f"{_whose((one for one, _ in frames), package)} failed, which is a fault in the "
+            f"plugin: {type(error).__name__}: {error}",
+            f"  at {Path(code.co_filename)}:{line}, in {code.co_name}",
+            *notes,
+        ]
+    )
+
+
+def _whose(frames: Iterable[FrameType], package: str) -> str:
+    """Name the part at work, if there is one, and its plugin."""
+    from gemkit.parts import Part
+    from gemkit.registry import KINDS
+
+    plugin = ", ".join(packages_distributions().get(package, [])) or "given as a file"
+    at_work = [frame.f_locals.get("self") for frame in frames]
+    own = [one for one in at_work if isinstance(one, Part) and _of(one) == package]
+    if not own:
+        return f"a plugin ({plugin})"
+    kinds = [kind.label for kind in KINDS.values() if isinstance(own[-1], kind.base)]
+    return f"{' '.join(kinds)} '{own[-1].name}' (plugin {plugin})"
+
+
+def _parts(*above: "type[Part]") -> "Iterator[type[Part]]":
+    """Yield every class of parts that is defined."""
+    from gemkit.parts import Part
+
+    for cls in above or (Part,):
+        yield cls
+        if below := cls.__subclasses__():
+            yield from _parts(*below)
+
+
+def _of(part: "Part") -> str:
+    return _package(type(part).__module__)
+
+
+def _owner(frame: FrameType) -> str:
+    return _package(str(frame.f_globals.get("__name__", "")))
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
