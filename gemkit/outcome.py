@@ -17,6 +17,14 @@ class Network(BaseModel):
     custom: str = ""
 
 
+class Rung(BaseModel):
+    """A ticket on the way, where there are some."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    ticket: str
+
+
 class Outcome(BaseModel):
     """The part of a result that gemkit itself reads; all the rest is for people."""
 
@@ -34,4 +42,5 @@ class Outcome(BaseModel):
     seconds_search: Seconds
     ticket: str
     run_dir: str
+    ladder: list[Rung] = []
     model: Network

@@ -122,7 +122,10 @@ class RunDir:
         write(self.path / "result.json", json.dumps(data, indent=2, allow_nan=False) + "\n")
 
     def result(self) -> dict[str, Any] | None:
-        """Read the outcome, if there is one; what is read of it is there, and within bounds."""
+        """Read the outcome, if there is one; what is read of it is there, and within bounds.
+
+        Files that it names are those in this folder, wherever it was when they were written.
+        """
         file = self.path / "result.json"
         if not file.exists():
             return None
@@ -132,7 +135,12 @@ class RunDir:
             raise OptionError(
                 f"{file} holds no result ({problems[0]}); remove it to go on with the run"
             )
-        return data
+        here = {"run_dir": self.path, "ticket": self.ticket, "finetuned": self.finetuned}
+        rungs = [
+            {**rung, "ticket": str(self.ladder / Path(rung["ticket"]).name)}
+            for rung in data.get("ladder", [])
+        ]
+        return data | {name: str(path) for name, path in here.items()} | {"ladder": rungs}
 
     def contents(self) -> list[str]:
         """Name the files that are there for people to look at."""

@@ -21,6 +21,7 @@ from gemkit.cli.job import Job
 from gemkit.cli.mishaps import explained
 from gemkit.cli.progress import warning
 from gemkit.cli.retraining import parts_of
+from gemkit.cli.ticket_argument import FOUND, ticket_in
 from gemkit.engine import finetune_plan
 from gemkit.errors import GemkitError, OptionError, Stopped
 from gemkit.events import Collapsed, Event, Noted
@@ -60,7 +61,7 @@ def start(
     checks = make_checks(registry, wanted, given)
     if not checks:
         raise OptionError("--checks names none; see `gemkit parts checks`")
-    file = RunDir(source).ticket if source.is_dir() else source
+    file = ticket_in(source, FOUND)
     ticket = Ticket.load(file)
     plan = _plan(file.parent, finetune_epochs, given["finetune"])
     runtime = validated(Runtime, machine, "machine")

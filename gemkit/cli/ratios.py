@@ -9,7 +9,7 @@ from gemkit.cli.answers import Answer, answers_json
 from gemkit.cli.machine_options import searching_machine_options
 from gemkit.cli.recipe_options import fields_option, plugin_option, recipe_source, role_options
 from gemkit.cli.sections import Decorator, Function, SectionedCommand, bundle, given, option
-from gemkit.cli.tickets import ticket_argument
+from gemkit.cli.ticket_argument import FOUND, ticket_argument
 from gemkit.cli.training_options import density_option, phase_options, seed_option
 from gemkit.cli.world_options import network_options, world_options
 
@@ -26,7 +26,7 @@ def ratios() -> None:
 
 
 @ratios.command("copy", cls=SectionedCommand, short_help="Take those of a ticket.")
-@ticket_argument
+@ticket_argument(FOUND)
 @option(
     "Parts",
     "--ends",
@@ -35,7 +35,7 @@ def ratios() -> None:
 )
 @answers_json
 def copy_ratios(file: Path, ends: str | None) -> Answer:
-    """Give random tickets the layer densities of a TICKET.
+    """Give random tickets the layer densities of a TICKET, or of what the search of a RUN found.
 
     With --ends, the layers in between are those of Smart Ratio at the ticket's density, so that
     the density of the whole is what comes of it.

@@ -10,16 +10,15 @@ from gemkit.cli.machine_options import measuring_machine_options, training_machi
 from gemkit.cli.output_options import beside_options
 from gemkit.cli.recipe_options import fields_option, plugin_option
 from gemkit.cli.sections import SectionedCommand, bundle, option
+from gemkit.cli.ticket_argument import FOUND, TRAINED, ticket_argument
 from gemkit.cli.training_options import phase_options, seed_option
 from gemkit.cli.world_options import world_options
-
-ticket_argument = click.argument("file", metavar="TICKET", type=click.Path(path_type=Path))
 
 training_options = bundle("training", phase_options("fine-tuning", "by optimizer"))
 
 
 @click.command(cls=SectionedCommand, short_help="Train a ticket from its starting weights.")
-@ticket_argument
+@ticket_argument(FOUND)
 @world_options(None, None)
 @training_options
 @seed_option(None)
@@ -32,7 +31,8 @@ def finetune(**options: Any) -> Answer:  # noqa: ANN401
     """Train the weights of a TICKET from where they start, and measure before and after.
 
     Network and data are rebuilt from what the ticket says about itself. With the ticket's own
-    seed, this repeats the fine-tuning of the run that found it.
+    seed, this repeats the fine-tuning of the run that found it. Of a RUN it takes what its search
+    found.
     """
     from gemkit.cli.retraining import train
 
@@ -40,7 +40,7 @@ def finetune(**options: Any) -> Answer:  # noqa: ANN401
 
 
 @click.command("eval", cls=SectionedCommand, short_help="Measure a ticket, no training.")
-@ticket_argument
+@ticket_argument(TRAINED, FOUND)
 @world_options(None, None)
 @fields_option("model or dataset")
 @option(
@@ -54,7 +54,10 @@ def finetune(**options: Any) -> Answer:  # noqa: ANN401
 @answers_json
 @plugin_option
 def evaluate(**options: Any) -> Answer:  # noqa: ANN401
-    """Measure the accuracy of a TICKET as it is, without training."""
+    """Measure the accuracy of a TICKET as it is, without training.
+
+    Of a RUN it takes the fine-tuned ticket, or what its search found as long as there is none.
+    """
     from gemkit.cli.retraining import measure
 
     return measure(**options)
@@ -66,10 +69,13 @@ def ticket() -> None:
 
 
 @ticket.command("show", cls=SectionedCommand)
-@ticket_argument
+@ticket_argument(FOUND)
 @answers_json
 def show_ticket(file: Path) -> Answer:
-    """Show what a TICKET keeps of every layer, and where it comes from."""
+    """Show what a TICKET keeps of every layer, and where it comes from.
+
+    Of a RUN it takes what its search found.
+    """
     from gemkit.report.tickets import ticket_data, ticket_text
     from gemkit.ticket import Ticket
 
@@ -78,9 +84,9 @@ def show_ticket(file: Path) -> Answer:
 
 
 @ticket.command("verify", cls=SectionedCommand)
-@ticket_argument
+@ticket_argument(FOUND)
 def verify_ticket(file: Path) -> None:
-    """Check that a TICKET file is whole and undamaged."""
+    """Check that a TICKET file is whole and undamaged; of a RUN, what its search found."""
     from gemkit.ticket import Ticket
 
     summary = Ticket.verify(file)

@@ -1,0 +1,46 @@
+"""TICKET, what many commands work on: a ticket file, or the run that has one."""
+
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gemkit.cli.sections import Decorator, Function
+from gemkit.errors import TicketError
+
+FOUND = "ticket.safetensors"
+TRAINED = "finetuned.safetensors"
+
+
+def ticket_argument(*names: str) -> Decorator:
+    """Define TICKET; of a run's folder the command gets the first of these files that is there."""
+
+    def decorate(command: Function) -> Function:
+        @click.argument("file", metavar="TICKET|RUN", type=click.Path(path_type=Path))
+        @wraps(command)
+        def with_file(*, file: Path, **values: Any) -> Any:  # noqa: ANN401
+            taken = ticket_in(file, *names)
+            if taken != file:
+                click.echo(f"note: taking {taken}", err=True)
+            return command(file=taken, **values)
+
+        return with_file
+
+    return decorate
+
+
+def ticket_in(path: Path, *names: str) -> Path:
+    """Return the first of these files in a folder; whatever is no folder is a file itself."""
+    if not path.is_dir():
+        return path
+    for name in names:
+        if (path / name).is_file():
+            return path / name
+    started = (path / "config.toml").is_file()
+    way_out = (
+        f"its search is not done: `gemkit resume {path}` goes on with it"
+        if started
+        else "give a ticket file, or the folder of a run; `gemkit runs` lists runs"
+    )
+    raise TicketError(f"{path} is a folder without {' or '.join(names)}; {way_out}")
