@@ -23,6 +23,8 @@ from gemkit.tensors import Tensors, budget, generator, kept, seeded, total
 from gemkit.ticket import FreezeRecord
 from gemkit.training import Trainer
 
+_GO_ON = 'go on anyway: on_collapse="warn" or "keep-one" (--on-collapse warn or keep-one)'
+
 
 def freeze(
     net: MaskedNet,
@@ -239,7 +241,7 @@ class Freezer:
         """Stop, or say it and go on: an error is an event of its own, and told once."""
         message = f"collapse at step {step}: {what}"
         if self.on_collapse == "error":
-            ways = [*remedies(self.recipe), "go on anyway with --on-collapse warn or keep-one"]
+            ways = [*remedies(self.recipe), _GO_ON]
             raise CollapseError(f"{message}; {', or '.join(ways)}")
         self.phase.tell(Collapsed(step, layers, message))
 

@@ -355,7 +355,9 @@ def test_checks_made_another_way_are_not_mixed_up(gemkit, run):
     before = (run / "checks.json").read_bytes()
     other = gemkit("check", run, *small, "--finetune-epochs", 1)
     assert other.exit_code == 2
-    assert "made another way (finetune differ)" in other.stderr
+    assert "made another way" in other.stderr
+    assert other.stderr.count("  - ") == 1, "only what differs is told"
+    assert "finetune.epochs is 3 there and 1 here" in other.stderr
     assert (run / "checks.json").read_bytes() == before
     assert gemkit("check", run, *small, "--finetune-epochs", 1, "--out", "new/place").exit_code == 0
     assert gemkit("check", run, *small, "--finetune-epochs", 1, "--force").exit_code == 0

@@ -66,6 +66,9 @@ def test_a_folder_without_a_ticket_says_what_was_looked_for(gemkit, command):
         assert f"{folder} is a folder without " in shown.stderr
         assert FOUND in shown.stderr
         assert way_out in shown.stderr
+    shown = gemkit(*command.split(), "nowhere")
+    assert shown.exit_code == 2
+    assert "nowhere does not exist; give a ticket file, or the folder of a run" in shown.stderr
 
 
 @pytest.mark.parametrize("pruner", ["random", "imp_short_cold"])

@@ -79,10 +79,11 @@ class CheckFile:
         except (OSError, ValueError) as error:  # what is not valid is a ValueError, too
             raise CheckError(f"{path} cannot be read as checks; {way_out}") from error
         if known.setting != self.setting:
-            other = [key for key in self.setting if known.setting.get(key) != self.setting[key]]
+            other = rundir.differences(known.setting, self.setting)
             raise CheckError(
-                f"{path} holds checks made another way ({', '.join(other)} differ), which cannot "
-                f"be compared; {way_out}"
+                f"{path} holds checks made another way, which cannot be compared:\n  - "
+                + "\n  - ".join(other)
+                + f"\n{way_out}"
             )
         return replace(
             self,

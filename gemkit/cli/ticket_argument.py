@@ -32,15 +32,16 @@ def ticket_argument(*names: str) -> Decorator:
 
 def ticket_in(path: Path, *names: str) -> Path:
     """Return the first of these files in a folder; whatever is no folder is a file itself."""
+    other = "give a ticket file, or the folder of a run; `gemkit runs` lists runs"
+    if not path.exists():
+        raise TicketError(f"{path} does not exist; {other}")
     if not path.is_dir():
         return path
     for name in names:
         if (path / name).is_file():
             return path / name
     started = (path / "config.toml").is_file()
-    way_out = (
-        f"its search is not done: `gemkit resume {path}` goes on with it"
-        if started
-        else "give a ticket file, or the folder of a run; `gemkit runs` lists runs"
+    going_on = f"its search is not done: `gemkit resume {path}` goes on with it"
+    raise TicketError(
+        f"{path} is a folder without {' or '.join(names)}; {going_on if started else other}"
     )
-    raise TicketError(f"{path} is a folder without {' or '.join(names)}; {way_out}")
