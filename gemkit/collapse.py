@@ -11,6 +11,7 @@ from gemkit.errors import CollapseError
 from gemkit.probe import in_mode
 from gemkit.selection import keep_top
 from gemkit.tensors import Tensors, generator, kept
+from gemkit.wording import number_of
 
 CollapsePolicy = Literal["error", "warn", "keep-one"]
 
@@ -34,8 +35,8 @@ def keep_one(mask: Tensors, importance: Tensors, alive: Tensors, limit: int) -> 
     layers = sum(bool(alive[name].any()) for name in mask)
     if limit < layers:
         raise CollapseError(
-            f"keep-one needs a weight for each of {layers} layers, but the density leaves only "
-            f"{limit}; raise the density"
+            f"keep-one needs a weight for each of {number_of(layers, 'layer')}, but the density "
+            f"leaves only {limit}; raise the density"
         )
     empty = set(empty_layers(mask))
     best = {

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from gemkit.errors import FitError
 from gemkit.parts import LearnedScores
 from gemkit.recipe import Recipe
+from gemkit.wording import number_of
 
 
 def needs_training(recipe: Recipe) -> bool:
@@ -59,8 +60,8 @@ def misfits(recipe: Recipe, *, epochs: int, density: float) -> Iterator[str]:
             yield from _rewind_misfits(recipe, freezes[0].step)
         else:
             yield (
-                f"schedule '{recipe.schedule.name}' never freezes in {epochs} epochs, so nothing "
-                f"would be pruned; train longer, or use another schedule"
+                f"schedule '{recipe.schedule.name}' never freezes in {number_of(epochs, 'epoch')}, "
+                "so nothing would be pruned; train longer, or use another schedule"
             )
 
 
@@ -79,11 +80,13 @@ def _rewind_misfits(recipe: Recipe, first: int) -> Iterator[str]:
         )
     if rewind.weights is not None and rewind.weights > first:
         yield (
-            f"rewind.weights = {rewind.weights:g} epochs is later than the first freeze of "
-            f"schedule '{schedule.name}', after {first} epochs; go back further, or train longer"
+            f"rewind.weights = {number_of(rewind.weights, 'epoch')} is later than the first freeze "
+            f"of schedule '{schedule.name}', after {number_of(first, 'epoch')}; go back further, "
+            "or train longer"
         )
     if rewind.clock is not None and rewind.clock > 0 and rewind.clock >= first:
         yield (
-            f"rewind.clock = {rewind.clock:g} epochs leaves nothing to train before the freeze of "
-            f"schedule '{schedule.name}' after {first} epochs; go back further, or train longer"
+            f"rewind.clock = {number_of(rewind.clock, 'epoch')} leaves nothing to train before the "
+            f"freeze of schedule '{schedule.name}' after {number_of(first, 'epoch')}; go back "
+            "further, or train longer"
         )

@@ -13,6 +13,7 @@ from typing import Any, Self
 from gemkit.errors import CheckpointError, GemkitError, Stopped
 from gemkit.events import Collapsed, EpochEnded, Event, Froze, Noted, PhaseStarted
 from gemkit.stateful import State, count_in
+from gemkit.wording import number_of
 
 _NAMES = {EpochEnded: "epoch", Froze: "freeze", Collapsed: "collapse"}
 
@@ -99,7 +100,8 @@ class Log:
         """Add a line for an event, unless it is one of very many."""
         if isinstance(event, PhaseStarted):
             self._epochs = event.epochs
-            self.say(f"{event.phase}: {event.epochs} epochs, {event.steps} steps in all")
+            epochs, steps = number_of(event.epochs, "epoch"), number_of(event.steps, "step")
+            self.say(f"{event.phase}: {epochs}, {steps} in all")
         elif isinstance(event, EpochEnded):
             self.say(
                 f"{event.phase} {event.epoch}/{self._epochs}: loss {event.loss:.4f}, accuracy "

@@ -13,6 +13,7 @@ from torch.func import functional_call
 from gemkit.data.source import Data
 from gemkit.errors import DataError
 from gemkit.probe import in_mode
+from gemkit.wording import number_of
 
 
 def check_labels(
@@ -35,9 +36,9 @@ def refuse_labels(model: nn.Module, shape: tuple[int, ...], labels: Mapping[str,
         highest = -1 if own.is_floating_point() or not own.numel() else int(own.max())
         if outputs is not None and highest >= outputs:
             raise DataError(
-                f"{where} holds label {highest}, and the network has {outputs} outputs, for labels "
-                f"0 to {outputs - 1}; make it a network for {highest + 1} classes, or count the "
-                "labels from 0"
+                f"{where} holds label {highest}, and the network has "
+                f"{number_of(outputs, 'output')}, for labels 0 to {outputs - 1}; make it a network "
+                f"for {number_of(highest + 1, 'class', 'classes')}, or count the labels from 0"
             )
 
 

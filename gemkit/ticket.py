@@ -19,6 +19,7 @@ from gemkit.plan import Plan
 from gemkit.tensors import Tensors, kept, total
 from gemkit.ticket_file import DTYPES, REPLACE_IT, Content, explain
 from gemkit.ticket_fit import effective, misfits
+from gemkit.wording import number_of
 
 Model = TypeVar("Model", bound=nn.Module)
 _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -85,7 +86,7 @@ class TicketInfo(BaseModel):
         if self.shape is not None:
             text += f" for {'x'.join(str(size) for size in self.shape)} images"
         if self.classes is not None:
-            text += f" and {self.classes} classes"
+            text += f" and {number_of(self.classes, 'class', 'classes')}"
         return text
 
 

@@ -15,7 +15,7 @@ ROOT = Path(gemkit.__file__).parent
 # A module may import from its own row and from the rows above it, never from below.
 # A package stands for all its modules that no row names.
 ROWS = [
-    ["errors", "events"],
+    ["errors", "events", "wording"],
     ["tensors", "topk", "kernels", "pieces", "wearing", "files", "stateful", "allocator"],
     [
         "selection",

@@ -305,7 +305,7 @@ MISTAKES = {
     "no samples": ((IMAGES[:0], LABELS[:0]), {}, r"none 0, not \[0, 3, 5, 5\]"),
     "integer images": ((IMAGES.long(), LABELS), {}, "uint8 or float, not torch.int64"),
     "float labels": ((IMAGES, LABELS.float()), {}, "labels must be int64, not torch.float32"),
-    "too few labels": ((IMAGES, LABELS[:3]), {}, r"4 images need 4 labels.*\[3\]"),
+    "too few labels": ((IMAGES, LABELS[:3]), {}, r"for 4 images give 4 labels.*\[3\]"),
     "one-hot labels": ((IMAGES, LABELS.view(4, 1)), {}, r"shape \[4, 1\]"),
     "negative labels": ((IMAGES, LABELS - 1), {}, "some are negative"),
     "mean of one channel": ((IMAGES, LABELS), {"mean": (0.5,), "std": (0.5,)}, "need 3 values"),
@@ -434,8 +434,11 @@ def test_floats_become_a_data_set_as_they_are():
     ("pairs", "reason"),
     [
         ({"test": pair(shape=(1, 5, 4))}, "differ in image shape"),
-        ({"test": (IMAGES, LABELS[:1])}, "data set 'custom', test split: .*4 images need 4 labels"),
-        ({"train": (IMAGES, LABELS[:1])}, "train split: .*4 images need 4 labels"),
+        (
+            {"test": (IMAGES, LABELS[:1])},
+            "data set 'custom', test split: .*for 4 images give 4 labels",
+        ),
+        ({"train": (IMAGES, LABELS[:1])}, "train split: .*for 4 images give 4 labels"),
         ({"train": pair(3)}, "validation split: .*none 0"),
         ({"classes": 3}, "has 3 classes, labels 0 to 2, but its train split holds label 3"),
     ],

@@ -379,7 +379,7 @@ def test_searched_densities_become_a_recipe(gemkit, tmp_path):
     short = (*TRAINING, "--epochs", 1)
     result = gemkit("ratios", "search", "--pruner", "random", "--density", 0.3, *short)
     recipe = recipe_of(result, tmp_path / "searched.toml")
-    assert "up to 9 tickets, 1 epochs each" in result.stderr
+    assert "up to 9 tickets, 1 epoch each" in result.stderr
     assert "start" in result.stderr
     assert recipe["allocation"]["name"] == "densities"
     done = answer(gemkit("run", "--recipe", "searched.toml", *TRAINING, "--json"))

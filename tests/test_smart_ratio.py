@@ -306,7 +306,7 @@ def test_another_budget_scales_them_and_full_layers_pass_on():
 @pytest.mark.parametrize(
     ("densities", "words"),
     [
-        ((0.5,), "lists 1 layers, but the network has 2 prunable ones, from 'layer0' to 'layer1'"),
+        ((0.5,), "lists 1 layer, but the network has 2 prunable, from 'layer0' to 'layer1'"),
         ((0.0, 0.0), "are all 0"),
     ],
 )

@@ -11,6 +11,7 @@ from gemkit.errors import FitError
 from gemkit.hookspecs import hookimpl
 from gemkit.parts import Freeze, FreezeSchedule
 from gemkit.tensors import budget
+from gemkit.wording import number_of
 
 
 class Once(FreezeSchedule):
@@ -77,9 +78,9 @@ class SteppedSchedule(FreezeSchedule):
         moments = [0] * self.rounds if self.rounds else self.moments(epochs)
         if not moments:
             raise FitError(
-                f"schedule '{self.name}' finds no moment to freeze: the search has {epochs} epochs "
-                f"and schedule.every is {self.every}; train longer, lower schedule.every, or set "
-                f"schedule.rounds to freeze before training"
+                f"schedule '{self.name}' finds no moment to freeze: the search has "
+                f"{number_of(epochs, 'epoch')} and schedule.every is {self.every}; train longer, "
+                "lower schedule.every, or set schedule.rounds to freeze before training"
             )
         progress = [(count + 1) / len(moments) for count in range(len(moments))]
         densities = [self.curve(part, target) for part in progress[:-1]] + [target]

@@ -10,6 +10,7 @@ import click
 
 from gemkit.cli.answers import Answer, answers_json
 from gemkit.cli.sections import SectionedCommand, option
+from gemkit.wording import number_of
 
 if TYPE_CHECKING:
     from gemkit.testing import Verdict
@@ -111,4 +112,4 @@ def _untried(count: int, reason: str) -> str:
 
 
 def _promises(count: int) -> str:
-    return "1 promise was" if count == 1 else f"{count} promises were"
+    return f"{number_of(count, 'promise')} {'was' if count == 1 else 'were'}"

@@ -14,6 +14,7 @@ from gemkit.plan import Runtime
 from gemkit.plugins import load_plugins
 from gemkit.report.tables import facts, text_table
 from gemkit.ticket import Ticket
+from gemkit.wording import number_of
 
 _IMAGES = 64
 """How many test images outputs are compared on."""
@@ -87,5 +88,6 @@ def _text(data: Mapping[str, Any], small: Compact, before: Work, after: Work) ->
         "compact": data["compact"],
     }
     if small.untouched:
-        rows["untouched"] = f"everything around {len(small.untouched)} steps of the forward pass"
+        steps = number_of(len(small.untouched), "step")
+        rows["untouched"] = f"everything around {steps} of the forward pass"
     return f"{table}\n\n{facts(rows)}"

@@ -24,6 +24,7 @@ from gemkit.recipe import Recipe
 from gemkit.report.tables import percent
 from gemkit.tensors import Tensors, budget, total
 from gemkit.ticket import Ticket
+from gemkit.wording import number_of
 
 
 def copy(file: Path, ends: str | None) -> Answer:
@@ -46,8 +47,8 @@ def search(*, step: float, rounds: int, repeats: int, **choices: Any) -> Answer:
         began, plan = time.perf_counter(), finetune_plan(job.finetune)
         most = most_trials(rounds)
         click.echo(
-            f"up to {most * repeats} tickets, {plan.epochs} epochs each, compared on "
-            f"{len(bench.data.validation):,} validation images",
+            f"up to {number_of(most * repeats, 'ticket')}, {number_of(plan.epochs, 'epoch')} each, "
+            f"compared on {number_of(len(bench.data.validation), 'validation image')}",
             err=True,
         )
 

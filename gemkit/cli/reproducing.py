@@ -19,6 +19,7 @@ from gemkit.reproduce.results import results_of
 from gemkit.reproduce.scale import Scale
 from gemkit.reproduce.table import KEYS, table_of, tables
 from gemkit.reproduce.trial import measure
+from gemkit.wording import number_of
 
 
 def listing() -> Answer:
@@ -54,7 +55,8 @@ def start(
         left = book.missing(planned)
         _look_at_data(left, registry, data_dir, download=download)
         where = {"data_dir": data_dir and str(data_dir), "plugins": [str(one) for one in plugins]}
-        click.echo(f"{len(left)} of {len(planned)} runs to do; results go to {ledger}", err=True)
+        runs = number_of(len(planned), "run")
+        click.echo(f"{len(left)} of {runs} to do; results go to {ledger}", err=True)
         book.complete([run | where for run in left], measure, jobs, told)
     results = results_of(table, registry, scale, seeds, book)
     text = comparison(table, results, scale)

@@ -20,6 +20,7 @@ from gemkit.plugins import load_plugins
 from gemkit.registry import Registry
 from gemkit.report.tables import facts, percent
 from gemkit.ticket import Ticket
+from gemkit.wording import number_of
 
 
 def train(
@@ -106,7 +107,7 @@ def measure(
         "seconds": round(time.perf_counter() - began, 3),
     }
     text = (
-        f"{percent(score)} of {images:,} {split} images, with {ticket.kept:,} of "
+        f"{percent(score)} of {number_of(images, f'{split} image')}, with {ticket.kept:,} of "
         f"{ticket.prunable:,} weights (density {ticket.density:.4f}, {ticket.info.stage})"
     )
     return Answer(data, text)

@@ -25,6 +25,7 @@ from gemkit.plugins import load_plugins
 from gemkit.registry import Registry
 from gemkit.report.results import result_text
 from gemkit.rundir import RunDir
+from gemkit.wording import number_of
 
 
 def start(
@@ -148,9 +149,10 @@ def say_what_is_ignored(job: Job, *, density: float | None, epochs: int | None =
             f"--density {density:g} is ignored",
             err=True,
         )
-    if epochs is not None and rounds not in (None, epochs):
+    if epochs is not None and rounds is not None and rounds != epochs:
         click.echo(
-            f"note: pruner '{pruner}' trains rounds of {rounds} epochs (schedule.every); "
+            f"note: pruner '{pruner}' trains rounds of {number_of(rounds, 'epoch')} "
+            f"(schedule.every); "
             f"--epochs {epochs} does not change that",
             err=True,
         )

@@ -19,6 +19,7 @@ from gemkit.compaction.work import work
 from gemkit.data.source import Source
 from gemkit.report.tables import facts, text_table
 from gemkit.ticket import Ticket
+from gemkit.wording import number_of
 
 _GAIN = 0.95
 """A form must take less than this fraction of the masked one's time to be called faster."""
@@ -134,11 +135,12 @@ def _text(data: Mapping[str, Any]) -> str:
         )
         for name, one in data["forms"].items()
     ]
-    layers = len(data["sparse_layers"])
-    sparse = f"{layers} linear layers of it" if layers else "no gain: no linear layer is faster so"
+    layers = number_of(len(data["sparse_layers"]), "linear layer")
+    found = bool(data["sparse_layers"])
+    sparse = f"{layers} of it" if found else "no gain: no linear layer is faster so"
     told = {
-        "timed": f"{data['batch']} images at a time, {data['threads']} threads, "
-        f"{data['turns']} turns",
+        "timed": f"{number_of(data['batch'], 'image')} at a time, "
+        f"{number_of(data['threads'], 'thread')}, {number_of(data['turns'], 'turn')}",
         "sparse": f"{sparse}; kept weights and their places take "
         f"{data['bytes_as_csr'] / 2**20:.2f} MiB",
     }

@@ -20,6 +20,7 @@ from gemkit.data.augment import crop_and_flip
 from gemkit.data.order import Epoch
 from gemkit.data.splits import channel_statistics, split_stratified
 from gemkit.errors import DataError
+from gemkit.wording import number_of
 
 __all__ = ["Data", "Pair", "Source", "TensorSource", "channel_statistics", "split_stratified"]
 
@@ -94,7 +95,8 @@ class TensorSource:
     def __repr__(self) -> str:
         kind = str(self.images.dtype).removeprefix("torch.")
         shape = "×".join(map(str, self.images.shape[1:]))
-        return f"TensorSource({len(self):,} {kind} images of {shape}, {self.images.device})"
+        images = number_of(len(self), f"{kind} image")
+        return f"TensorSource({images} of {shape}, {self.images.device})"
 
     def steps(self, size: int) -> int:
         """Count the batches of an epoch."""
@@ -169,7 +171,8 @@ def _problems(source: TensorSource) -> list[str]:
         (labels.dtype == torch.int64, f"labels must be int64, not {labels.dtype}"),
         (
             list(labels.shape) == [count],
-            f"{count} images need {count} labels, not labels of shape {list(labels.shape)}",
+            f"for {number_of(count, 'image')} give {number_of(count, 'label')}, not labels of "
+            f"shape {list(labels.shape)}",
         ),
         (bool((labels >= 0).all()), "labels count from 0, and some are negative"),
         (
@@ -199,7 +202,7 @@ class Data:
             highest = int(getattr(self, part).targets().max())
             if highest >= self.classes:
                 raise DataError(
-                    f"data set '{self.name}' has {self.classes} classes, labels 0 to "
+                    f"data set '{self.name}' has {self._classes()}, labels 0 to "
                     f"{self.classes - 1}, but its {part} split holds label {highest}"
                 )
 
@@ -207,7 +210,10 @@ class Data:
         parts = ("train", "validation", "test")
         counts = ", ".join(f"{len(getattr(self, part)):,} {part}" for part in parts)
         shape = "×".join(map(str, self.shape))
-        return f"Data('{self.name}': {counts}; {self.classes} classes, images of {shape})"
+        return f"Data('{self.name}': {counts}; {self._classes()}, images of {shape})"
+
+    def _classes(self) -> str:
+        return number_of(self.classes, "class", "classes")
 
     def to(self, device: torch.device) -> Data:
         """Return this data set with its batches on the device."""

@@ -13,6 +13,7 @@ from gemkit.data.source import Data, Pair, TensorSource
 from gemkit.data.splits import channel_statistics, divide
 from gemkit.errors import DataError
 from gemkit.parts import DatasetPart
+from gemkit.wording import number_of
 
 
 class SplitDataset(DatasetPart):
@@ -113,12 +114,13 @@ def require(name: str, paths: Iterable[Path], where: Path, traffic: str) -> None
 def checked_labels(labels: Tensor, images: Tensor, classes: int) -> Tensor:
     """Return the labels of as many images as int64, each one of the classes."""
     if len(labels) != len(images) or not len(labels):
-        raise DataError(f"has {len(labels)} labels for {len(images)} images")
+        raise DataError(
+            f"has {number_of(len(labels), 'label')} for {number_of(len(images), 'image')}"
+        )
     lowest, highest = int(labels.min()), int(labels.max())
     if lowest < 0 or highest >= classes:
         raise DataError(
-            f"has labels from {lowest} to {highest}, which are not the {classes} classes 0 to "
-            f"{classes - 1}"
+            f"has labels from {lowest} to {highest}, and its classes are 0 to {classes - 1}"
         )
     return labels.long()
 

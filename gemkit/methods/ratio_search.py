@@ -19,6 +19,7 @@ from gemkit.methods.smart_ratio import Densities
 from gemkit.phase import Listener
 from gemkit.plan import Plan, Runtime
 from gemkit.recipe import Recipe
+from gemkit.wording import number_of
 
 
 class Trial(NamedTuple):
@@ -144,8 +145,8 @@ def groups(layers: int) -> dict[str, range]:
     """Divide the layers as the authors did: both ends, and three parts of those in between."""
     if layers < 3:
         raise FitError(
-            f"a network of {layers} prunable layers has none between the first and the last, so "
-            "there is no group of layers to make denser or sparser"
+            f"a network of {number_of(layers, 'prunable layer')} has none between the first and "
+            "the last, so there is no group of layers to make denser or sparser"
         )
     cuts = [1 + part * (layers - 2) // 3 for part in range(4)]
     inner = zip(("early", "middle", "late"), cuts, cuts[1:], strict=False)

@@ -21,6 +21,7 @@ from gemkit.hookspecs import hookimpl
 from gemkit.parts import Allocation
 from gemkit.selection import Shares, apportion, count_living
 from gemkit.tensors import Tensors, budget, total
+from gemkit.wording import number_of
 
 
 class SmartRatio(Allocation):
@@ -128,8 +129,8 @@ class Densities(Allocation):
         """Split the budget in proportion to listed density times size."""
         if len(self.densities) != len(alive):
             raise FitError(
-                f"allocation.densities lists {len(self.densities)} layers, but the network has "
-                f"{len(alive)} prunable ones, from '{next(iter(alive))}' to "
+                f"allocation.densities lists {number_of(len(self.densities), 'layer')}, but the "
+                f"network has {len(alive)} prunable, from '{next(iter(alive))}' to "
                 f"'{next(reversed(alive))}'; list one density for each, in this order"
             )
         exact = [Fraction(repr(listed)) for listed in self.densities]

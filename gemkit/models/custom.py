@@ -21,6 +21,7 @@ from gemkit.models.blocks import Shape
 from gemkit.models.foreign import ForeignNet, first_line
 from gemkit.parts import Part
 from gemkit.recipe import part_data
+from gemkit.wording import number_of
 
 _WORD = r"[^\W\d]\w*"
 _ADDRESS = rf"{_WORD}(\.{_WORD})*:{_WORD}"
@@ -48,8 +49,8 @@ class Custom(ForeignNet):
             model = function(shape, classes)
         except Exception as error:  # it is somebody's own code
             raise ModelError(
-                f"{self.function} failed when called with the shape {shape} and {classes} classes:"
-                f" {first_line(error)} ({_where(error)})"
+                f"{self.function} failed when called with the shape {shape} and "
+                f"{number_of(classes, 'class', 'classes')}: {first_line(error)} ({_where(error)})"
             ) from error
         if not isinstance(model, nn.Module):
             raise ModelError(

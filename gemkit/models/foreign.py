@@ -18,6 +18,7 @@ from gemkit.models.blocks import Shape
 from gemkit.parts import ModelPart
 from gemkit.probe import in_mode
 from gemkit.tensors import prunable_names
+from gemkit.wording import number_of
 
 
 class ForeignNet(ModelPart):
@@ -97,7 +98,8 @@ def try_out(model: nn.Module, title: str, shape: Shape, classes: int) -> None:
     if answer.shape != (2, classes):
         raise ModelError(
             f"{title} answers two images of {size} with a tensor of shape {tuple(answer.shape)}, "
-            f"where gemkit needs logits for {classes} classes: (2, {classes})"
+            f"where gemkit needs logits for {number_of(classes, 'class', 'classes')}: (2, "
+            f"{classes})"
         )
 
 

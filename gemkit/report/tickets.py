@@ -4,6 +4,7 @@ from typing import Any
 
 from gemkit.report.tables import facts, layer_table
 from gemkit.ticket import Ticket
+from gemkit.wording import number_of
 
 
 def ticket_data(ticket: Ticket) -> dict[str, Any]:
@@ -30,7 +31,8 @@ def ticket_text(ticket: Ticket) -> str:
         "recipe": ", ".join(parts) or info.pruner,
         "model": _spec_text(info.model),
         "dataset": _spec_text(info.dataset),
-        "search": f"{info.epochs} epochs, {len(info.history)} freezes, seed {info.seed}",
+        "search": f"{number_of(info.epochs, 'epoch')}, {number_of(len(info.history), 'freeze')}, "
+        f"seed {info.seed}",
         "versions": ", ".join(f"{name} {version}" for name, version in info.versions.items()),
         "sha256": ticket.digest(),
     }

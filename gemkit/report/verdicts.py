@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 
 from gemkit.checks import TICKET, Trial
 from gemkit.report.tables import text_table
+from gemkit.wording import number_of
 
 CONFIDENCE = 0.95
 LEAST_SEEDS = 3
@@ -145,4 +146,4 @@ def worded(verdict: Verdict) -> str:
         return verdict.outcome
     if verdict.more_seeds is None:
         return "undecided (too close to the margin)"
-    return f"undecided (+{verdict.more_seeds} seeds?)"
+    return f"undecided (+{number_of(verdict.more_seeds, 'seed')}?)"
