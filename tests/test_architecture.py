@@ -51,7 +51,7 @@ ROWS = [
     ["metrics", "environment", "outcome"],
     ["testing", "scaffold", "report", "rundir"],
     ["cli", "reproduce"],
-    ["gemkit", "__init__"],
+    ["gemkit", "__init__", "__main__"],
 ]
 PLACE = {name: row for row, names in enumerate(ROWS) for name in names}
 MODULES = sorted(

@@ -239,6 +239,19 @@ def test_an_installed_plugin_is_recorded_with_its_version_and_can_be_left_out(ge
     result = answer(gemkit("run", "--pruner", "steady", *TINY, "--json"))
     assert result["versions"]["gemkit-steady"] == "1.5"
     assert "steady (gemkit-steady 1.5): scores steady, " in gemkit("plugins").stdout
+    listed = answer(gemkit("plugins", "--json"))["plugins"]
+    assert listed[0]["built_in"]
+    assert listed[-1] == {
+        "plugin": "steady",
+        "distribution": "gemkit-steady 1.5",
+        "built_in": False,
+        "brings": {
+            "scores": ["steady"],
+            "datasets": ["nowhere"],
+            "observers": ["tally"],
+            "pruners": ["steady"],
+        },
+    }
     monkeypatch.setenv("GEMKIT_PLUGINS", "")
     left_out = gemkit("run", "--pruner", "steady", *TINY)
     assert left_out.exit_code == 2
@@ -258,6 +271,9 @@ def test_plugins_lists_what_was_refused_and_why(gemkit, monkeypatch):
     assert "refused: " in shown.stdout
     assert "gemkit-broken 2.0" in shown.stdout
     assert "out of order" in shown.stdout
+    [refused] = answer(gemkit("plugins", "--json"))["refused"]
+    assert (refused["plugin"], refused["distribution"]) == ("broken", "gemkit-broken 2.0")
+    assert "out of order" in refused["reason"]
     assert gemkit("show", "random").exit_code == 0, "what does not use it goes on"
 
 

@@ -63,6 +63,20 @@ def test_help_and_version_import_nothing_heavy():
     assert last_line(HELP.format(words=words, heavy=HEAVY)) == "HEAVY []"
 
 
+def test_the_package_runs_as_a_program_of_the_same_name_and_as_quickly():
+    code = f"""
+import runpy, sys
+sys.argv = ["somewhere/__main__.py", "run", "--help"]
+try:
+    runpy.run_module("gemkit", run_name="__main__", alter_sys=True)
+except SystemExit as end:
+    print(end.code, sorted({HEAVY!r} & set(sys.modules)))
+"""
+    done = python(code, stdout=subprocess.PIPE)
+    assert done.stdout.startswith("Usage: gemkit run ")
+    assert done.stdout.splitlines()[-1] == "0 []"
+
+
 def test_something_heavy_would_be_noticed():
     code = "import gemkit.plan" + HELP.format(words=[], heavy=HEAVY)
     assert "pydantic" in last_line(code)

@@ -2,16 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from gemkit.cli.answers import Answer, answers_json
 from gemkit.cli.recipe_options import fields_option, plugin_option, role_options
 from gemkit.cli.sections import SectionedCommand
-
-if TYPE_CHECKING:
-    from gemkit.registry import Registry
 
 
 @click.command(cls=SectionedCommand, short_help="List parts and their fields.")
@@ -72,28 +68,12 @@ def presets(name: str | None, plugins: Sequence[Path]) -> Answer:
 
 
 @click.command(cls=SectionedCommand, short_help="List plugins and refused ones.")
+@answers_json
 @plugin_option
-def plugins(plugins: Sequence[Path]) -> None:
+def plugins(plugins: Sequence[Path]) -> Answer:
     """List the plugins, what each contributes, and those that were refused."""
     from gemkit.plugins import load_plugins
+    from gemkit.report.plugins import plugins_data, plugins_text
 
-    click.echo(_plugins_text(load_plugins(files=plugins)))
-
-
-def _plugins_text(registry: "Registry") -> str:
-    """Sum up gemkit's own contribution, and spell out everybody else's."""
-    from gemkit.plugins import BUILT_IN
-
-    brought: dict[tuple[str, str], list[str]] = {}
-    named = {"pruners": registry.pruners, "presets": registry.presets}
-    for kind, entries in {**registry.parts, **named}.items():
-        for name, entry in entries.items():
-            brought.setdefault((entry.plugin, entry.distribution), []).append(f"{kind} {name}")
-    own = sum(len(things) for (plugin, _), things in brought.items() if plugin in BUILT_IN)
-    lines = [f"built into gemkit: {own} parts, pruners and presets"]
-    for (plugin, distribution), things in brought.items():
-        if plugin not in BUILT_IN:
-            lines.append(f"{plugin} ({distribution}): {', '.join(things)}")
-    lines += [f"refused: {refusal.reason}" for refusal in registry.refused]
-    lines += [f"contested: {message}" for message in registry.contested.values()]
-    return "\n".join(lines)
+    listed = plugins_data(load_plugins(files=plugins))
+    return Answer(listed, plugins_text(listed))
