@@ -27,13 +27,10 @@ def check_labels(
 
 
 def refuse_labels(model: nn.Module, shape: tuple[int, ...], labels: Mapping[str, Tensor]) -> None:
-    """Refuse labels that the network has no output for; their keys say where they are from.
-
-    Labels that are probabilities, one for every class, are left to the loss.
-    """
+    """Refuse labels that the network has no output for; their keys say where they are from."""
     outputs = _outputs(model, shape)
     for where, own in labels.items():
-        highest = -1 if own.is_floating_point() or not own.numel() else int(own.max())
+        highest = int(own.max()) if own.numel() else -1
         if outputs is not None and highest >= outputs:
             raise DataError(
                 f"{where} holds label {highest}, and the network has "
