@@ -106,11 +106,21 @@ def test_bench_tells_time_size_and_work_of_every_form(gemkit):
 @pytest.mark.parametrize(("ratio", "word"), [(0.5, "faster"), (0.94, "faster"), (0.97, "no gain")])
 def test_a_gain_is_one_only_where_three_of_four_turns_show_it(ratio, word):
     masked, own = Times((1.0, 1.0, 1.0, 1.0)), Times((ratio,) * 4)
-    about = timing._about(own, masked, 8) | {"bytes": 1, "multiplications": 1}
+    sizes = {"bytes": 1, "multiplications": 1}
+    about = timing._about(own, masked, 8) | sizes
     data = {"batch": 8, "threads": 1, "turns": 4, "sparse_layers": [], "bytes_as_csr": 1}
-    assert word in timing._text(data | {"forms": {"compact": about}})
+    forms = {"masked": timing._about(masked, masked, 8) | sizes, "compact": about}
+    assert word in timing._text(data | {"forms": forms})
     shaky = timing._about(Times((0.5, 0.5, 1.5, 1.5)), masked, 8)
     assert not shaky["gain"]
+
+
+@pytest.mark.parametrize(("high", "told"), [(1.2, False), (1.4, True)])
+def test_a_busy_machine_is_told(gemkit, monkeypatch, high, told):
+    times = Times((1.0, 1.0, high, high))
+    monkeypatch.setattr(timing, "race", lambda forms, turns: dict.fromkeys(forms, times))
+    said = gemkit("bench", TICKET).stdout
+    assert ("1.4 times as long" in said) == told
 
 
 def test_a_race_gives_every_contender_as_many_turns():

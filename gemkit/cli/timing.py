@@ -24,6 +24,9 @@ from gemkit.wording import number_of
 _GAIN = 0.95
 """A form must take less than this fraction of the masked one's time to be called faster."""
 
+_STEADY = 1.3
+"""What quartiles of the same network's times may differ by on a machine that is not busy."""
+
 
 def measure(
     file: Path,
@@ -144,4 +147,10 @@ def _text(data: Mapping[str, Any]) -> str:
         "sparse": f"{sparse}; kept weights and their places take "
         f"{data['bytes_as_csr'] / 2**20:.2f} MiB",
     }
+    low, high = data["forms"]["masked"]["quartiles"]
+    if high > _STEADY * low:
+        told["unsteady"] = (
+            f"a quarter of the masked network's turns took {high / low:.1f} times as long as "
+            "another quarter; repeat this while nothing else runs, or with more --turns"
+        )
     return f"{text_table(header, rows, numbers=(1, 3, 4, 6, 7))}\n\n{facts(told)}"
