@@ -38,7 +38,7 @@ class Protocol(NamedTuple):
 PROTOCOLS = {
     "conv4": Protocol("gem_miner", epochs=20, seeds=5),
     "resnet20": Protocol("synflow", epochs=6, seeds=3, images=2_500),
-    "vgg16": Protocol("synflow", epochs=6, seeds=3, images=2_500),
+    "vgg16": Protocol("synflow", epochs=6, seeds=2, images=2_500),
 }
 LEDGER = Ledger(RESULTS / "compact-learning.jsonl", ("network", "seed"))
 
@@ -99,11 +99,11 @@ def main() -> None:
     torch.set_num_threads(1)  # or threads that wait would count as work
     for network in arguments.networks:
         protocol = PROTOCOLS[network]
-        if protocol.images and arguments.images is None:
-            parser.error(f"{network} needs --images DIR")
         planned = [{"network": network, "seed": seed} for seed in range(protocol.seeds)]
         for run in LEDGER.missing(planned):
             many = protocol.images
+            if many and arguments.images is None:
+                parser.error(f"{network} needs --images DIR")
             data = images_from(arguments.images, many) if many else Digits().load(None)
             LEDGER.append(row_of(network, run["seed"], data))
     write_results(PAGE, "learned", table(LEDGER.rows()))

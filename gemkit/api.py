@@ -16,7 +16,6 @@ from gemkit.data.source import Data
 from gemkit.errors import ImportanceError, OptionError
 from gemkit.freezing import measure
 from gemkit.keeping import Keeper
-from gemkit.outputs import refuse_labels
 from gemkit.parts import Allocation, LearnedScores, Scores
 from gemkit.phase import Listener
 from gemkit.plan import Plan, Runtime
@@ -131,9 +130,6 @@ def importance(
     weights = {name: weight * masks[name] for name, weight in dense.items()}
     device = next(iter(weights.values())).device
     shape = tuple(batches[0][0].shape[1:]) if batches else None
-    if shape:
-        given = {f"batch {turn}": labels for turn, (_, labels) in enumerate(batches)}
-        refuse_labels(model, shape, given)
     probe = Probe(
         model=model,
         weights=weights,

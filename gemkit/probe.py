@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from gemkit.errors import ImportanceError
+from gemkit.errors import DataError, ImportanceError
 from gemkit.tensors import Tensors, seeded
+from gemkit.wording import number_of
 
 Batch = tuple[Tensor, Tensor]
 
@@ -115,7 +116,11 @@ class Probe:
         }
         with seeded(turn, images.device):
             logits = self.forward(living, images, training=training)
-        return F.cross_entropy(logits / temperature, labels)
+        try:
+            return F.cross_entropy(logits / temperature, labels)
+        except IndexError as error:  # as it is told on the CPU, where looking costs nothing
+            where = f"batch {turn % len(self.batches)}"
+            raise no_output(where, int(labels.max()), logits.shape[1]) from error
 
     def gradient(
         self, weights: Tensors, *, training: bool = False, temperature: float = 1.0
@@ -160,3 +165,12 @@ def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+def no_output(where: str, label: int, outputs: int) -> DataError:
+    """Word that a network has no output for a label."""
+    return DataError(
+        f"{where} holds label {label}, and the network has {number_of(outputs, 'output')}, for "
+        f"labels 0 to {outputs - 1}; make it a network for "
+        f"{number_of(label + 1, 'class', 'classes')}, or count the labels from 0"
+    )

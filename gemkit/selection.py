@@ -63,19 +63,25 @@ def keep_top_blindly(importance: Tensors, alive: Tensors, shares: Shares) -> Ten
     """Keep what `keep_top` keeps, without ever looking: nothing here waits for the device.
 
     It takes a stable sort where `keep_top` looks for the last to keep, which is fine on a GPU; and
-    it refuses nothing. No share may exceed what is alive, and a score that is not a number comes
-    first.
+    it cannot refuse what it does not see: no share may exceed what is alive, and what is alive must
+    be finite.
     """
     masks: Tensors = {}
     for group, count in shares.items():
-        ranked = [importance[name].masked_fill(~alive[name].bool(), -inf) for name in group]
+        if count < 0:
+            raise ValueError(f"asked to keep {count} weights of {group}")
+        living = [alive[name].bool() for name in group]
+        ranked = [
+            _rankable(name, importance[name]).masked_fill(~own, -inf)
+            for name, own in zip(group, living, strict=True)
+        ]
         together = torch.cat([layer.reshape(-1) for layer in ranked])
         order = together.sort(descending=True, stable=True).indices
         chosen = torch.zeros_like(together, dtype=torch.bool)
         chosen.scatter_(0, order[:count], torch.ones_like(order[:count], dtype=torch.bool))
         parts = torch.split(chosen, [layer.numel() for layer in ranked])
-        for name, part in zip(group, parts, strict=True):
-            masks[name] = part.view(alive[name].shape) & alive[name].bool()
+        for name, part, own in zip(group, parts, living, strict=True):
+            masks[name] = own & part.view(own.shape)
     return {name: masks[name] for name in importance}
 
 

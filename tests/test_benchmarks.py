@@ -1,5 +1,6 @@
 """Rows of results say what is needed to judge them, and to measure again."""
 
+import importlib
 import json
 import platform
 from pathlib import Path
@@ -16,6 +17,11 @@ from gemkit.report.ledger import Ledger
 from gemkit.report.pages import with_results
 
 ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.parametrize("module", sorted(path.stem for path in ROOT.glob("benchmarks/*.py")))
+def test_every_benchmark_has_what_it_imports(module):
+    assert importlib.import_module(f"benchmarks.{module}").__doc__ or module == "__init__"
 
 
 def test_a_row_holds_plans_versions_and_host():
@@ -51,6 +57,25 @@ def test_a_run_that_is_there_is_not_repeated(tmp_path, capsys):
     rows = {row["seed"]: row["twice"] for row in ledger.rows()}
     assert rows == {0: 0, 1: "as it was", 2: 4}
     assert sorted(line.split()[2] for line in capsys.readouterr().err.splitlines()) == ["0", "2"]
+
+
+def fail(run):
+    raise ValueError("no result")
+
+
+def test_a_ledger_is_left_as_it_was_where_no_run_succeeds(tmp_path):
+    there, absent = tmp_path / "there.jsonl", tmp_path / "new" / "absent.jsonl"
+    there.touch()
+    for path in (there, absent):
+        with pytest.raises(ValueError, match="no result"):
+            Ledger(path, ("seed",)).complete([{"seed": 0}], fail, jobs=1)
+    assert there.exists()
+    assert not absent.exists()
+
+
+def test_a_ledger_that_cannot_be_written_is_told_before_any_run(tmp_path):
+    with pytest.raises(OptionError, match=r"cannot write results to .* name another file"):
+        Ledger(tmp_path, ("seed",))._check_writable()
 
 
 def test_the_readmes_table_is_made_of_the_results():

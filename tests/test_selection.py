@@ -143,6 +143,15 @@ def test_not_looking_keeps_the_same(problem):
     assert equal(keep_top_blindly(*problem), by_stable_sort(*problem))
 
 
+def test_not_looking_ranks_whole_numbers_and_refuses_negative_counts():
+    importance = {"a": torch.tensor([3, 1, 2]), "b": torch.tensor([True, False])}
+    alive = {name: torch.ones(len(one), dtype=torch.bool) for name, one in importance.items()}
+    shares = {("a", "b"): 2}
+    assert equal(keep_top_blindly(importance, alive, shares), keep_top(importance, alive, shares))
+    with pytest.raises(ValueError, match="asked to keep -1"):
+        keep_top_blindly(importance, alive, {("a", "b"): -1})
+
+
 @settings(deadline=None, max_examples=100)
 @given(problems())
 def test_keeps_the_count_revives_nothing_and_drops_nothing_better(problem):

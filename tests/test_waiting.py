@@ -21,6 +21,7 @@ from gemkit.training import Trainer, make_fabric, place
 REGISTRY = load_plugins(only=[])
 RUNTIME = Runtime(device="cpu")
 WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "unique", "is_nonzero")
+FETCHING = ("cpu", "numpy", "tolist", "item")
 LEARNED = sorted(
     name for name in REGISTRY.pruners if isinstance(REGISTRY.recipe(name).scores, LearnedScores)
 )
@@ -54,22 +55,40 @@ def trainer_of(pruner):
     return trainer
 
 
+@pytest.fixture
+def fetched(monkeypatch):
+    """Note what is brought from the device by the usual names."""
+    found = []
+    for name in FETCHING:
+        real = getattr(torch.Tensor, name)
+
+        def noting(tensor, *given, name=name, real=real, **named):
+            found.append(name)
+            return real(tensor, *given, **named)
+
+        monkeypatch.setattr(torch.Tensor, name, noting)
+    return found
+
+
 @pytest.mark.parametrize("pruner", [*LEARNED, "magnitude"])
-def test_no_step_waits_for_the_device(pruner, monkeypatch):
+def test_no_step_waits_for_the_device(pruner, monkeypatch, fetched):
     monkeypatch.setattr(torch.Tensor, "is_cpu", False)
     trainer, batches = trainer_of(pruner), list(tiny_data().train.batches(8, seed=0))
+    fetched.clear()
     with Waits() as waits:
         for batch in batches[:3]:
             trainer.step(batch, lr=0.1)
-    assert waits.seen == []
+    assert waits.seen == fetched == []
 
 
-def test_waiting_is_noticed(monkeypatch):
+def test_waiting_is_noticed(monkeypatch, fetched):
     monkeypatch.setattr(torch.Tensor, "is_cpu", False)
     scores, alive = {"a": torch.rand(50)}, {"a": torch.ones(50, dtype=torch.bool)}
     with Waits() as waits:
         scores["a"].sum().item()
+        scores["a"].cpu().numpy()
     assert waits.seen == ["aten::_local_scalar_dense"]
+    assert fetched == ["item", "cpu", "numpy"]
     with Waits() as waits:
         keep_top(scores, alive, {("a",): 7})
     assert waits.seen

@@ -34,12 +34,13 @@ def fault_of(error: Exception) -> str | None:
     if place is None:
         return None
     frame, line = place
+    whose = "" if _owner(frames[-1][0]) == "gemkit" else ", which is a fault in the plugin"
     code, package = frame.f_code, _owner(frame)
     notes = [*getattr(error, "__notes__", []), f"{VARIABLE}=1 shows the whole traceback."]
     return "\n".join(
         [
-            f"{_whose((one for one, _ in frames), package)} failed, which is a fault in the "
-            f"plugin: {type(error).__name__}: {error}",
+            f"{_whose((one for one, _ in frames), package)} failed{whose}: "
+            f"{type(error).__name__}: {error}",
             f"  at {Path(code.co_filename)}:{line}, in {code.co_name}",
             *notes,
         ]

@@ -5,7 +5,7 @@ import json
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from signal import Signals
@@ -115,8 +115,9 @@ class Session:
             self.log.say(words)
             raise Stopped(stop.signal, words) from stop
         except Exception as error:
-            self.log.say(f"error: {type(error).__name__}: {error}")
-            error.add_note(f"{self.run_dir.path} keeps {', '.join(self.run_dir.contents())}")
+            with suppress(OSError):  # a full disk must not hide what went wrong
+                self.log.say(f"error: {type(error).__name__}: {error}")
+                error.add_note(f"{self.run_dir.path} keeps {', '.join(self.run_dir.contents())}")
             raise
 
 

@@ -33,7 +33,11 @@ def ticket_argument(*names: str) -> Decorator:
 def ticket_in(path: Path, *names: str) -> Path:
     """Return the first of these files in a folder; whatever is no folder is a file itself."""
     other = "give a ticket file, or the folder of a run; `gemkit runs` lists runs"
-    if not path.exists():
+    try:
+        there = path.exists()
+    except OSError as error:
+        raise TicketError(f"{path} cannot be looked at: {error.strerror}; {other}") from error
+    if not there:
         raise TicketError(f"{path} does not exist; {other}")
     if not path.is_dir():
         return path

@@ -3,14 +3,13 @@
 import json
 import reprlib
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 
@@ -52,17 +51,17 @@ class Ledger:
         self._drop_cut_line()
         if not missing:
             return
+        self._check_writable()
         context = get_context("spawn")  # a forked torch may hang
         with (
             counted(len(missing)) as count,
             ProcessPoolExecutor(jobs, mp_context=context, initializer=_one_thread) as pool,
-            self._opened() as file,
         ):
             ended = as_completed([pool.submit(measure, run) for run in missing])
             try:
                 for future in ended:
                     row = future.result()
-                    print(json.dumps(row, allow_nan=False), file=file, flush=True)
+                    self.append(row)
                     count((told or self._named)(row))
             except BrokenProcessPool as error:
                 raise GemkitError(
@@ -73,22 +72,18 @@ class Ledger:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
-    @contextmanager
-    def _opened(self) -> Iterator[TextIO]:
-        """Open the file for more rows, before any is made; without a row no file is left."""
+    def _check_writable(self) -> None:
+        """Refuse a file that takes no rows, before any is made; no file is left behind."""
+        there = self.path.exists()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            file = self.path.open("a", encoding="utf-8")
+            self.path.open("a", encoding="utf-8").close()
         except OSError as error:
             raise OptionError(
                 f"cannot write results to {self.path}: {error.strerror}; name another file"
             ) from error
-        try:
-            with file:
-                yield file
-        finally:
-            if not self.path.stat().st_size:
-                self.path.unlink()
+        if not there:
+            self.path.unlink()
 
     def _named(self, row: Row) -> str:
         return ", ".join(f"{key} {row[key]}" for key in self.keys)
