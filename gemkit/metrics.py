@@ -37,12 +37,11 @@ class Metrics:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with suppress(OSError):  # a full disk must not hide what went wrong
+        with suppress(OSError), self._file:  # a full disk must not hide what went wrong
             if isinstance(error, Exception) and not isinstance(error, Stopped):
                 expected = isinstance(error, GemkitError)
                 message = str(error) if expected else f"{type(error).__name__}: {error}"
                 self._write("error", {"message": message})
-            self._file.close()
 
     def __call__(self, event: Event) -> None:
         """Write down what belongs into the metrics."""

@@ -1,10 +1,12 @@
 """Run directories are new, and their files whole."""
 
+import gc
 import json
 import os
 import subprocess
 import sys
 import tomllib
+import warnings
 from datetime import datetime
 from pathlib import Path
 
@@ -67,6 +69,16 @@ def test_an_error_is_the_last_line_of_the_metrics():
         raise TrainingError("diverged")
     [line] = folder.metrics.read_text().splitlines()
     assert json.loads(line) == {"event": "error", "message": "diverged"}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is full")
+def test_metrics_are_closed_where_the_disk_is_too_full_for_the_error():
+    with pytest.raises(TrainingError), Metrics(Path("/dev/full")) as tell:
+        raise TrainingError("diverged")
+    with warnings.catch_warnings(record=True, action="always") as told:
+        del tell
+        gc.collect()
+    assert not told
 
 
 def test_metrics_written_after_a_checkpoint_are_taken_back():
