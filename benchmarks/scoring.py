@@ -1,80 +1,91 @@
 """What measuring a score costs, as a multiple of one training step, and ProsPr's memory.
 
-    python -m benchmarks.scoring [--repeats 5] [--threads 2]
+    python -m benchmarks.scoring [resnet20] [--turns 5] [--threads 2]
 
-Scores are those of a ResNet-20 on batches of 128, with the data each method asks for. Methods and
-training steps take turns in one process, so that a busy machine slows them alike; the ratio of
-medians is what counts. Peak memory is that of a process of its own.
+A plain step that keeps its memory is the measure. One scoring is one round, with the data the
+method asks for (GraSP's has ten images of every class). Peak memory is what a process holds at
+most that scores with ProsPr, less what it held before.
 """
 
-import argparse
-import resource
-import statistics
-import subprocess
-import sys
+from functools import partial
 
-import torch
-from torch import nn
+from torch import Tensor
 
-from benchmarks.step import batch_of, dense_step, race
+from benchmarks.apart import Lap, alone, race_apart
+from benchmarks.measure import Effort, Measure, command, lines, raced, ratio
+from benchmarks.memory import held, highest_during
+from benchmarks.networks import CLASSES, SETTINGS
+from benchmarks.step import KEEPING, step_of
 from gemkit import importance, load_plugins
-from gemkit.models.cifar_resnet import ResNet20
+from gemkit.allocator import keep_memory
 from gemkit.parts import Scores
+from gemkit.report.ledger import Row
+from gemkit.wording import number_of
 
 METHODS = ("magnitude", "snip", "grasp", "synflow", "prospr")
-SHAPE, SIZE = (3, 32, 32), 128
+PROSPR_STEPS = (1, 3, 10)
 
 
-def network() -> nn.Module:
-    torch.manual_seed(0)
-    return ResNet20().build(SHAPE, 10)
-
-
-def batches_for(scores: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """As many batches as the method asks the engine for; balanced ones share 10 per class."""
-    part = load_plugins().build("scores", scores)
+def batches_for(scores: str, network: str) -> list[tuple[Tensor, Tensor]]:
+    """Make as many batches as the method asks the engine for."""
+    part = load_plugins(only=[]).build("scores", scores)
     assert isinstance(part, Scores)
-    wanted = part.batches_wanted()
-    size = SIZE if wanted.per_class is None else 10 * wanted.per_class // wanted.batches
-    return [batch_of(size, SHAPE) for _ in range(max(1, wanted.batches))]
+    wanted, setting = part.batches_wanted(), SETTINGS[network]
+    size = setting.batch
+    if wanted.per_class is not None:
+        size = CLASSES * wanted.per_class // wanted.batches
+    return [setting.images(size) for _ in range(max(1, wanted.batches))]
 
 
-def costs(repeats: int) -> None:
-    steps = {"training step": dense_step(network(), batch_of(SIZE, SHAPE))}
-    for scores in METHODS:
-        model, batches = network(), batches_for(scores)
-        steps[scores] = lambda s=scores, m=model, b=batches: importance(s, m, b)
-    times = {name: statistics.median(own) for name, own in race(steps, repeats).items()}
-    print(f"{'one scoring':16} {'median ms':>10} {'÷ training step':>16}")
-    for name, median in times.items():
-        print(f"{name:16} {1e3 * median:10.1f} {median / times['training step']:16.2f}")
+def scoring_of(scores: str, network: str) -> Lap:
+    """Get ready to score once."""
+    keep_memory()
+    return partial(importance, scores, SETTINGS[network].build(), batches_for(scores, network))
 
 
-def peak_of(steps: int) -> float:
-    """Score with ProsPr in a process of its own and return its peak memory in megabytes."""
-    command = [sys.executable, "-m", "benchmarks.scoring", "--peak", str(steps)]
-    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+def peak_of(steps: int, network: str) -> float:
+    """Score with ProsPr, and return what that took at most, in megabytes."""
+    setting = SETTINGS[network]
+    model, batches = setting.build(), [setting.images() for _ in range(steps + 1)]
+    score = partial(importance, "prospr", model, steps=steps)
+    score(batches=[setting.images(2)] * (steps + 1))  # so that libraries are ready
+    before = held("VmRSS")
+    return (highest_during(lambda: score(batches=batches)) - before) / 2**20
 
 
-def print_peak(steps: int) -> None:
-    importance("prospr", network(), [batch_of(SIZE, SHAPE)] * (steps + 1), steps=steps)
-    unit = 2**20 if sys.platform == "darwin" else 2**10
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit)
+def measure(network: str, effort: Effort) -> Row:
+    """Race all scores, and weigh ProsPr."""
+    makers = {KEEPING: partial(step_of, KEEPING, network)}
+    makers |= {scores: partial(scoring_of, scores, network) for scores in METHODS}
+    peaks = {
+        str(steps): alone(partial(peak_of, steps, network), effort.threads)
+        for steps in PROSPR_STEPS
+    }
+    registry = load_plugins(only=[])
+    rounds = {name: getattr(registry.recipe(name).schedule, "rounds", 1) for name in METHODS}
+    raced_ = raced(race_apart(makers, *effort), KEEPING)
+    return {**raced_, "rounds": rounds, "prospr_megabytes": peaks}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--peak", type=int, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    if arguments.peak is not None:
-        return print_peak(arguments.peak)
-    costs(arguments.repeats)
-    one, ten = peak_of(1), peak_of(10)
-    print(f"\nProsPr's peak memory: {one:.0f} MB for 1 step, {ten:.0f} MB for 10: {ten / one:.2f}×")
+def table(rows: list[Row]) -> str:
+    """Draw a row for every score, and one for memory."""
+    cells = [
+        [f"`{name}`", row["subject"], ratio(row["ratios"][name]), str(row["rounds"][name])]
+        for row in rows
+        for name in METHODS
+    ]
+    text = lines(["score", "network", "training steps that a round costs", "rounds"], cells)
+    for row in rows:
+        one, *_ = row["prospr_megabytes"].values()
+        told = [
+            f"{peak:.0f} MB for {number_of(int(steps), 'inner step')} ({peak / one:.2f} ×)"
+            for steps, peak in row["prospr_megabytes"].items()
+        ]
+        text += f"\n\nProsPr's memory on {row['subject']}: {', '.join(told)}."
+    return text
 
+
+MEASURE = Measure("scoring", ("resnet20",), measure, table, turns=5)
 
 if __name__ == "__main__":
-    main()
+    command(MEASURE, __doc__)

@@ -1,0 +1,92 @@
+"""Measurements of speed measure what they say, and the page shows what was measured."""
+
+import time
+from functools import partial
+
+import pytest
+import torch
+
+from benchmarks import epoch, growth, memory, scoring, selection, speed, startup, step
+from benchmarks.apart import alone, race_apart
+from benchmarks.drawing import origin
+from benchmarks.measure import Effort, raced
+from gemkit.compaction.race import Times
+from gemkit.report.pages import with_results
+
+SMALL = "resnet20 width 8"
+
+
+def sleeper(seconds):
+    return partial(time.sleep, seconds)
+
+
+def test_contenders_are_timed_in_their_own_processes():
+    makers = {"short": partial(sleeper, 0.01), "long": partial(sleeper, 0.03)}
+    times = race_apart(makers, turns=3, threads=1)
+    assert all(len(own.turns) == 3 for own in times.values())
+    assert all(turn >= 0.01 for turn in times["short"].turns)
+    assert all(turn >= 0.03 for turn in times["long"].turns)
+
+
+def test_a_process_alone_has_its_own_threads():
+    assert alone(torch.get_num_threads, 2) == 2
+
+
+def test_ratios_are_taken_turn_by_turn():
+    row = raced({"plain": Times((1.0, 2.0, 4.0)), "mine": Times((2.0, 2.0, 2.0))}, "plain")
+    assert row["ratios"]["mine"] == [0.75, 1.0, 1.5]
+    assert row["milliseconds"]["plain"][1] == 2000
+
+
+@pytest.mark.parametrize("what", step.STEPS)
+def test_every_step_takes_place(what):
+    step.step_of(what, SMALL)()
+
+
+@pytest.mark.parametrize("what", epoch.CONTENDERS)
+def test_every_epoch_takes_place(what, monkeypatch):
+    monkeypatch.setattr(epoch, "STEPS", 1)
+    epoch.epochs_of(what, SMALL)()
+
+
+@pytest.mark.parametrize("scores", scoring.METHODS)
+def test_every_score_is_measured(scores):
+    assert scoring.scoring_of(scores, SMALL)()
+
+
+def test_searches_of_some_rounds_take_place():
+    assert growth.rounds_of(2)().density == pytest.approx(0.05, abs=1e-3)
+
+
+def test_selections_are_raced(monkeypatch):
+    monkeypatch.setitem(selection.SIZES, "tiny", 1000)
+    row = selection.measure("tiny", Effort(turns=1, threads=torch.get_num_threads()))
+    assert set(row["ratios"]) == {"kthvalue", "gemkit", "gemkit, ties", "topk", "sort"}
+    assert "| tiny |" in selection.table([row | {"subject": "tiny"}])
+
+
+def test_commands_that_are_timed_work(monkeypatch):
+    monkeypatch.setattr(startup, "COMMANDS", dict(list(startup.COMMANDS.items())[:2]))
+    row = startup.measure("commands", Effort(turns=1, threads=1))
+    assert set(row["milliseconds"]) == set(startup.COMMANDS)
+
+
+@pytest.mark.skipif(not memory.Path("/proc/self/clear_refs").exists(), reason="needs Linux")
+def test_memory_is_seen():
+    before = memory.held("VmRSS")
+    large = torch.ones(1 << 24)
+    assert memory.held("VmRSS") - before > 2**25
+    del large
+
+
+def test_the_page_is_made_of_the_results():
+    page = speed.PAGE.read_text()
+    for what, text in speed.tables().items():
+        page = with_results(page, f"speed-{what}", text)
+    assert page == speed.PAGE.read_text()
+
+
+@pytest.mark.parametrize("kind", ["svg", "png"])
+def test_the_figure_is_made_of_the_results(kind):
+    drawn = (speed.FIGURES / f"speed.{kind}").read_bytes()
+    assert origin(speed.LEDGER.rows()).encode() in drawn
