@@ -11,6 +11,7 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
+from gemkit.pieces import keep_alive_
 from gemkit.selection import Shares
 from gemkit.stateful import State, matching
 from gemkit.tensors import Tensors, parameters_of
@@ -35,7 +36,7 @@ class MaskedNet:
         self._before_pruning: Tensors = {
             name: parameter.detach().clone() for name, parameter in self.parameters.items()
         }
-        self._factors: Tensors = {}
+        self._pruned = False
 
     @property
     def effective(self) -> Tensors:
@@ -63,13 +64,13 @@ class MaskedNet:
     def freeze_(self, alive: Tensors, shares: Shares) -> None:
         """Take the newly pruned weights out for good."""
         self._before_pruning = self.weights
-        self.alive = {name: mask.to(torch.bool) for name, mask in alive.items()}
-        for name, parameter in self.parameters.items():
-            parameter.mul_(self.alive[name])
-        self._factors = {
-            name: self.alive[name].to(parameter.dtype)
+        self.alive = {
+            name: torch.empty_like(parameter, dtype=torch.bool).copy_(alive[name])
             for name, parameter in self.parameters.items()
         }
+        self._pruned = True
+        for name, parameter in self.parameters.items():
+            parameter.mul_(self.alive[name])
 
     @torch.no_grad()
     def wear_(self, mask: Tensors) -> None:
@@ -110,9 +111,9 @@ class MaskedNet:
     @torch.no_grad()
     def step(self, optimizer: torch.optim.Optimizer) -> None:
         """Take one optimizer step with the gradients that a backward pass has left."""
-        for name, factor in self._factors.items():
-            if (gradient := self.parameters[name].grad) is not None:
-                gradient.mul_(factor)
+        for name, parameter in self.parameters.items() if self._pruned else ():
+            if parameter.grad is not None:
+                keep_alive_(parameter.grad, self.alive[name])
         optimizer.step()
         optimizer.zero_grad()
 
