@@ -18,6 +18,7 @@ _LOOKS = {
     "gem_miner": ("#0072b2", "o"),
     "edge_popup": ("#d55e00", "^"),
     "finetune": ("#009e73", "D"),
+    step.USUAL: ("#e69f00", "x"),
     "synflow": ("#cc79a7", "v"),
 }
 
@@ -33,9 +34,10 @@ def draw(rows: list[Row], folder: Path) -> list[Path]:
     """Draw SVG and PNG."""
     folder.mkdir(parents=True, exist_ok=True)
     with canvas() as new_figure:
-        figure = new_figure(7.2, 5.4)
+        figure = new_figure(7.2, 6.0)
         axes = figure.subplots(2, 2).flat
         _steps(next(axes), [row for row in rows if row["what"] == "step"])
+        figure.legend(loc="outside upper center", ncols=3)
         for way in growth.WAYS:
             for row in rows:
                 if row["what"] == "growth" and row["subject"] == way:
@@ -50,7 +52,7 @@ def _steps(axes: "Axes", rows: list[Row]) -> None:
         colour, marker = _LOOKS[name]
         heights = [row["ratios"][name] for row in rows]
         axes.errorbar(
-            [column + 0.15 * (place - 1.5) for column in range(len(rows))],
+            [column + 0.13 * (place - 2) for column in range(len(rows))],
             [middle for _, middle, _ in heights],
             [
                 [middle - low for low, middle, _ in heights],
@@ -62,9 +64,8 @@ def _steps(axes: "Axes", rows: list[Row]) -> None:
             markersize=4,
         )
     axes.set_xticks(range(len(rows)), [row["subject"] for row in rows], rotation=30, ha="right")
-    axes.set_ylabel("a step, ÷ a plain one")
+    axes.set_ylabel("a step, ÷ plain")
     axes.axhline(1, color="black", linewidth=0.7)
-    axes.legend(fontsize=7)
 
 
 def _growth(axes: "Axes", row: Row) -> None:
@@ -87,5 +88,5 @@ def _growth(axes: "Axes", row: Row) -> None:
         axes.set_yscale("log")
         axes.set_ylabel("a search with SynFlow, in plain steps")
     else:
-        axes.set_ylabel("a step, ÷ a plain one that keeps memory")
+        axes.set_ylabel("a step, ÷ plain, keeping memory")
         axes.axhline(1, color="black", linewidth=0.7)

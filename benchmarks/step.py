@@ -5,7 +5,8 @@
 The plain step is what anybody would write without gemkit: a network in the channels-last layout
 and fused SGD with momentum. gemkit's are those of its engine after a freeze, at density 0.05. As
 gemkit lets a process keep the memory it frees, which plain PyTorch does not, the plain step is
-measured so, too: what remains against that one is the price of a search.
+measured so, too: what remains against that one is the price of a search. And as a search is
+usually written with masks that autograd sees, Gem-Miner is also measured like that.
 """
 
 from functools import partial
@@ -17,6 +18,7 @@ from torch import nn
 from benchmarks.apart import Lap, race_apart
 from benchmarks.measure import Effort, Measure, command, lines, raced, ratio
 from benchmarks.networks import SETTINGS, Batch
+from benchmarks.usual import usual_step
 from gemkit import Plan, Runtime, load_plugins
 from gemkit.allocator import keep_memory
 from gemkit.freezing import freeze
@@ -27,7 +29,8 @@ from gemkit.tensors import generator, prunable_names
 from gemkit.training import Trainer, make_fabric, place
 
 PLAIN, KEEPING = "plain", "plain, keeping memory"
-STEPS = (PLAIN, KEEPING, "gem_miner", "edge_popup", "finetune")
+USUAL = "gem_miner as usual"
+STEPS = (PLAIN, KEEPING, "gem_miner", "edge_popup", "finetune", USUAL)
 NETWORKS = (
     "resnet20",
     "vgg16",
@@ -72,6 +75,8 @@ def gemkit_step(what: str, model: nn.Module, batch: Batch, density: float) -> La
 def step_of(what: str, network: str, density: float = 0.05) -> Lap:
     """Get a contender ready."""
     setting = SETTINGS[network]
+    if what == USUAL:
+        return usual_step(setting.build(), setting.images(), density)
     if what not in (PLAIN, KEEPING):
         return gemkit_step(what, setting.build(), setting.images(), density)
     if what == KEEPING:
