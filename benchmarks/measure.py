@@ -42,7 +42,8 @@ class Measure(NamedTuple):
             "load": round(load, 1),
             "host": host() | {"threads": effort.threads},
             "versions": {
-                name: importlib.metadata.version(name) for name in ("gemkit", "torch", "numpy")
+                name: importlib.metadata.version(name)
+                for name in ("gemkit", "torch", "timm", "numpy")
             },
             "libc": " ".join(platform.libc_ver()),
         }
@@ -70,21 +71,24 @@ def lines(titles: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def effort_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say how hard to try."""
+def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Add the options that say how hard to try, and parse the command line."""
     parser.add_argument("--turns", type=int, help="how often each contender is timed")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument(
         "--processor", action="store_true", help="count time on the processor; with --threads 1"
     )
+    given = parser.parse_args()
+    if given.processor and given.threads != 1:
+        parser.error("--processor adds up what all threads do; use it with --threads 1")
+    return given
 
 
 def command(measure: Measure, about: str | None) -> None:
     """Measure and print, keeping nothing."""
     parser = argparse.ArgumentParser(description=(about or "").split("\n")[0])
     parser.add_argument("subjects", nargs="*", default=measure.subjects, metavar="SUBJECT")
-    effort_options(parser)
-    given = parser.parse_args()
+    given = parsed(parser)
     if unknown := set(given.subjects) - set(measure.subjects):
         parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(measure.subjects)}")
     effort = Effort(given.turns or measure.turns, given.threads, given.processor)

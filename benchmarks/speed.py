@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks import epoch, growth, memory, scoring, selection, startup, step
 from benchmarks.drawing import draw
-from benchmarks.measure import Effort, effort_options
+from benchmarks.measure import Effort, parsed
 from benchmarks.trial import RESULTS
 from gemkit.report.ledger import Ledger
 from gemkit.report.pages import write_results
@@ -40,8 +40,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", nargs="+", choices=MEASURES, default=list(MEASURES))
     parser.add_argument("--no-runs", action="store_true", help="only draw what is measured")
-    effort_options(parser)
-    given = parser.parse_args()
+    given = parsed(parser)
     planned = [
         {"what": what, "subject": subject}
         for what in given.only
