@@ -11,7 +11,6 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from gemkit.pieces import keep_alive_
 from gemkit.selection import Shares
 from gemkit.stateful import State, matching
 from gemkit.tensors import Tensors, parameters_of
@@ -111,9 +110,11 @@ class MaskedNet:
     @torch.no_grad()
     def step(self, optimizer: torch.optim.Optimizer) -> None:
         """Take one optimizer step with the gradients that a backward pass has left."""
-        for name, parameter in self.parameters.items() if self._pruned else ():
-            if parameter.grad is not None:
-                keep_alive_(parameter.grad, self.alive[name])
+        if self._pruned:
+            for name, parameter in self.parameters.items():
+                if parameter.grad is not None:
+                    # As numbers: torch does not vectorize a product with booleans.
+                    parameter.grad.mul_(self.alive[name].view(torch.uint8))
         optimizer.step()
         optimizer.zero_grad()
 

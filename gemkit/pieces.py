@@ -55,17 +55,3 @@ class Piece(NamedTuple):
     weight: Tensor
     live: Tensor
     alive: Tensor
-
-
-def keep_alive_(tensor: Tensor, alive: Tensor) -> None:
-    """Set to zero what is not alive.
-
-    torch is slow where types mix in a product, so a piece of the mask is turned into numbers, in
-    the cache; a whole mask of numbers would take as much memory as the weights.
-    """
-    cut = Cut(tensor)
-    if not cut.fits(alive):
-        tensor.mul_(alive)
-        return
-    for piece, living in zip(cut.split(tensor), cut.split(alive.view(torch.uint8)), strict=True):
-        piece.mul_(living.to(piece.dtype))
