@@ -6,9 +6,11 @@
 Every method gets the same network, data, seeds and fine-tuning, with gemkit's defaults for
 everything else. Results are appended to benchmarks/results, and runs that are there already are
 not repeated. The tables are written into docs/methods.md; ¹ marks tickets that lost whole layers.
+Where tickets keep less than was asked for, it is said how much.
 """
 
 import argparse
+import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -102,6 +104,9 @@ def _cell(rows: list[Row]) -> str:
     text = " → ".join(mean_and_spread([row[key] for row in alive]) for key in ("before", "after"))
     if any(row["empty_layers"] for row in alive):
         text += " ¹"
+    kept = statistics.mean(row["kept"] / row["prunable"] for row in alive)
+    if kept < 0.98 * rows[0]["density"]:
+        text += f" (keeps {kept:.3f})"
     lost = len(rows) - len(alive)
     return text + (f" ({lost} of {len(rows)} collapsed)" if lost else "")
 

@@ -112,10 +112,11 @@ def row(pruner, density, seed, **found):
 
 def test_the_table_of_methods_tells_collapse_and_spread():
     found = {"before": 0.5, "empty_layers": 0, "search_epochs": 3, "cpu_seconds_search": 1.2}
+    found |= {"kept": 199, "prunable": 1000}
     rows = [
         row("snip", 0.2, 0, after=0.8, **found),
         row("snip", 0.2, 1, after=0.9, **found),
-        row("snip", 0.05, 0, after=0.7, **found | {"empty_layers": 2}),
+        row("snip", 0.05, 0, after=0.7, **found | {"empty_layers": 2, "kept": 30}),
         row("snip", 0.05, 1, collapse="no weight"),
         row("snip", 0.014, 0, collapse="no weight"),
     ]
@@ -123,7 +124,7 @@ def test_the_table_of_methods_tells_collapse_and_spread():
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells[:3] == ["`snip`", "3", "1"]
     assert cells[3] == "50.0 ± 0.0 → 85.0 ± 7.1"
-    assert cells[4] == "50.0 → 70.0 ¹ (1 of 2 collapsed)"
+    assert cells[4] == "50.0 → 70.0 ¹ (keeps 0.030) (1 of 2 collapsed)"
     assert cells[5] == "collapsed"
 
 
