@@ -21,7 +21,8 @@ from gemkit.training import Trainer, make_fabric, place
 REGISTRY = load_plugins(only=[])
 RUNTIME = Runtime(device="cpu")
 WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "unique", "is_nonzero")
-FETCHING = ("cpu", "numpy", "tolist", "item")
+INDEXING = ("aten::index", "aten::index_put", "aten::index_put_")
+FETCHING = ("cpu", "numpy", "tolist", "item", "to")
 LEARNED = sorted(
     name for name in REGISTRY.pruners if isinstance(REGISTRY.recipe(name).scores, LearnedScores)
 )
@@ -35,8 +36,12 @@ class Waits(TorchDispatchMode):
         self.seen = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if any(word in func._schema.name for word in WAITING):
-            self.seen.append(func._schema.name)
+        name = func._schema.name
+        by_mask = name in INDEXING and any(
+            one is not None and one.dtype == torch.bool for one in args[1]
+        )
+        if by_mask or any(word in name for word in WAITING):
+            self.seen.append(name)
         return func(*args, **kwargs or {})
 
 
@@ -63,7 +68,8 @@ def fetched(monkeypatch):
         real = getattr(torch.Tensor, name)
 
         def noting(tensor, *given, name=name, real=real, **named):
-            found.append(name)
+            if name != "to" or "cpu" in map(str, (*given, *named.values())):
+                found.append(name)
             return real(tensor, *given, **named)
 
         monkeypatch.setattr(torch.Tensor, name, noting)
@@ -87,8 +93,14 @@ def test_waiting_is_noticed(monkeypatch, fetched):
     with Waits() as waits:
         scores["a"].sum().item()
         scores["a"].cpu().numpy()
+        scores["a"].to(device=torch.device("cpu"))
+        scores["a"].to(torch.float64)
     assert waits.seen == ["aten::_local_scalar_dense"]
-    assert fetched == ["item", "cpu", "numpy"]
+    assert fetched == ["item", "cpu", "numpy", "to"]
+    with Waits() as waits:
+        scores["a"][alive["a"]] = torch.zeros(50)
+        scores["a"][alive["a"]]
+    assert waits.seen == ["aten::index_put_", "aten::index"]
     with Waits() as waits:
         keep_top(scores, alive, {("a",): 7})
     assert waits.seen
