@@ -25,9 +25,7 @@ _REST = 0.02
 """Seconds before every turn, for the threads of the one before to fall asleep."""
 
 
-def race_apart(
-    makers: Mapping[str, Maker], turns: int, threads: int, processor: bool = False
-) -> dict[str, Times]:
+def race_apart(makers: Mapping[str, Maker], turns: int, threads: int) -> dict[str, Times]:
     """Time every contender once a turn, in an order drawn anew for each."""
     worked = 0.0
 
@@ -39,19 +37,18 @@ def race_apart(
 
     with ExitStack() as stack:
         lines = {
-            name: stack.enter_context(_process(maker, threads, processor))
-            for name, maker in makers.items()
+            name: stack.enter_context(_process(maker, threads)) for name, maker in makers.items()
         }
         contenders = {name: partial(lap, line) for name, line in lines.items()}
         return race(contenders, turns, clock=lambda: worked)
 
 
 @contextmanager
-def _process(maker: Maker, threads: int, processor: bool) -> Iterator[Connection]:
+def _process(maker: Maker, threads: int) -> Iterator[Connection]:
     """Start a process that times one lap whenever it is told to."""
     context = get_context("spawn")
     ours, its = context.Pipe()
-    process = context.Process(target=_serve, args=(its, maker, threads, processor), daemon=True)
+    process = context.Process(target=_serve, args=(its, maker, threads), daemon=True)
     process.start()
     its.close()  # so that a process that dies is noticed
     ours.recv()
@@ -62,16 +59,15 @@ def _process(maker: Maker, threads: int, processor: bool) -> Iterator[Connection
         process.join()
 
 
-def _serve(line: Connection, maker: Maker, threads: int, processor: bool) -> None:
-    clock = time.process_time if processor else time.perf_counter
+def _serve(line: Connection, maker: Maker, threads: int) -> None:
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     lap = maker()
     line.send(True)
     while _is_told(line):
-        began = clock()
+        began = time.perf_counter()
         lap()
-        line.send(clock() - began)
+        line.send(time.perf_counter() - began)
 
 
 def _is_told(line: Connection) -> bool:

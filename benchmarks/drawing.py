@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks import growth, step
-from benchmarks.step import KEEPING, PLAIN
+from benchmarks.step import KEEPING, PLAIN, USUAL
 from gemkit.report.canvas import canvas, save
 from gemkit.report.ledger import Row
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _LOOKS = {
-    step.KEEPING: ("#999999", "s"),
+    KEEPING: ("#999999", "s"),
     "gem_miner": ("#0072b2", "o"),
     "edge_popup": ("#d55e00", "^"),
     "finetune": ("#009e73", "D"),
-    step.USUAL: ("#e69f00", "x"),
+    USUAL: ("#e69f00", "x"),
     "synflow": ("#cc79a7", "v"),
 }
 

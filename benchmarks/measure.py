@@ -19,7 +19,6 @@ class Effort(NamedTuple):
 
     turns: int
     threads: int
-    processor: bool = False
 
 
 class Measure(NamedTuple):
@@ -37,8 +36,8 @@ class Measure(NamedTuple):
         return {
             "what": self.what,
             "subject": subject,
-            **self.measure(subject, effort),
             **effort._asdict(),
+            **self.measure(subject, effort),
             "load": round(load, 1),
             "host": host() | {"threads": effort.threads},
             "versions": {
@@ -71,26 +70,20 @@ def lines(titles: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Add the options that say how hard to try, and parse the command line."""
+def effort_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how hard to try."""
     parser.add_argument("--turns", type=int, help="how often each contender is timed")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument(
-        "--processor", action="store_true", help="count time on the processor; with --threads 1"
-    )
-    given = parser.parse_args()
-    if given.processor and given.threads != 1:
-        parser.error("--processor adds up what all threads do; use it with --threads 1")
-    return given
 
 
 def command(measure: Measure, about: str | None) -> None:
     """Measure and print, keeping nothing."""
     parser = argparse.ArgumentParser(description=(about or "").split("\n")[0])
     parser.add_argument("subjects", nargs="*", default=measure.subjects, metavar="SUBJECT")
-    given = parsed(parser)
+    effort_options(parser)
+    given = parser.parse_args()
     if unknown := set(given.subjects) - set(measure.subjects):
         parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(measure.subjects)}")
-    effort = Effort(given.turns or measure.turns, given.threads, given.processor)
+    effort = Effort(given.turns or measure.turns, given.threads)
     for subject in given.subjects:
         print(measure.table([measure.row(subject, effort)]), flush=True)

@@ -54,7 +54,8 @@ def highest(what: str, network: str) -> float:
 def measure(network: str, effort: Effort) -> Row:
     """Let every contender take a few steps."""
     return {
-        "numbers": {what: alone(partial(highest, what, network), effort.threads) for what in STEPS}
+        "turns": 1,
+        "numbers": {what: alone(partial(highest, what, network), effort.threads) for what in STEPS},
     }
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks import epoch, growth, memory, scoring, selection, startup, step
 from benchmarks.drawing import draw
-from benchmarks.measure import Effort, parsed
+from benchmarks.measure import Effort, effort_options
 from benchmarks.trial import RESULTS
 from gemkit.report.ledger import Ledger
 from gemkit.report.pages import write_results
@@ -40,7 +40,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", nargs="+", choices=MEASURES, default=list(MEASURES))
     parser.add_argument("--no-runs", action="store_true", help="only draw what is measured")
-    given = parsed(parser)
+    effort_options(parser)
+    given = parser.parse_args()
     planned = [
         {"what": what, "subject": subject}
         for what in given.only
@@ -49,7 +50,7 @@ def main() -> None:
     for run in [] if given.no_runs else LEDGER.missing(planned):
         kind = MEASURES[run["what"]]
         print(f"{kind.what}: {run['subject']} (load {os.getloadavg()[0]:.1f})", flush=True)
-        effort = Effort(given.turns or kind.turns, given.threads, given.processor)
+        effort = Effort(given.turns or kind.turns, given.threads)
         LEDGER.append(kind.row(run["subject"], effort))
     for what, text in tables().items():
         write_results(PAGE, f"speed-{what}", text)

@@ -6,7 +6,8 @@ The plain step is what anybody would write without gemkit: a network in the chan
 and fused SGD with momentum. gemkit's are those of its engine after a freeze, at density 0.05. As
 gemkit lets a process keep the memory it frees, which plain PyTorch does not, the plain step is
 measured so, too: what remains against that one is the price of a search. And as a search is
-usually written with masks that autograd sees, Gem-Miner is also measured like that.
+usually written with masks that autograd sees, Gem-Miner is also measured like that, keeping its
+memory, too.
 """
 
 from functools import partial
@@ -75,12 +76,12 @@ def gemkit_step(what: str, model: nn.Module, batch: Batch, density: float) -> La
 def step_of(what: str, network: str, density: float = 0.05) -> Lap:
     """Get a contender ready."""
     setting = SETTINGS[network]
+    if what != PLAIN:
+        keep_memory()
     if what == USUAL:
         return usual_step(setting.build(), setting.images(), density)
     if what not in (PLAIN, KEEPING):
         return gemkit_step(what, setting.build(), setting.images(), density)
-    if what == KEEPING:
-        keep_memory()
     return plain_step(setting.build(), setting.images())
 
 

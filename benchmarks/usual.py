@@ -16,7 +16,7 @@ from benchmarks.apart import Lap
 from benchmarks.networks import Batch
 from gemkit.tensors import prunable_names
 
-_PENALTY = 1e-4
+PENALTY = 1e-4
 
 
 class _Round(torch.autograd.Function):
@@ -58,7 +58,7 @@ def usual_step(model: nn.Module, batch: Batch, density: float) -> Lap:
     def step() -> None:
         loss = F.cross_entropy(model(batch[0]), batch[1])
         penalty = torch.stack([score.square().sum() for score in scores]).sum()
-        (loss + _PENALTY * penalty).backward()
+        (loss + PENALTY * penalty).backward()
         optimizer.step()
         optimizer.zero_grad()
         with torch.no_grad():

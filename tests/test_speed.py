@@ -1,28 +1,46 @@
 """Measurements of speed measure what they say, and the page shows what was measured."""
 
+import copy
+import os
 import time
 from functools import partial
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from benchmarks import epoch, growth, memory, scoring, selection, speed, startup, step
 from benchmarks.apart import alone, race_apart
 from benchmarks.drawing import origin
 from benchmarks.measure import Effort, raced
+from benchmarks.networks import SETTINGS
+from benchmarks.usual import PENALTY, usual_step
+from gemkit import load_plugins
+from gemkit.builtin.regularizers import L2
 from gemkit.compaction.race import Times
 from gemkit.report.pages import with_results
+from gemkit.scored import ScoredNet
+from gemkit.tensors import generator, prunable_names
 
 SMALL = "resnet20 width 8"
 
 
-def sleeper(seconds):
-    return partial(time.sleep, seconds)
+def sleeper(seconds, folder):
+    """Sleep for so long in every turn, and leave the number of the process behind."""
+
+    def lap():
+        (folder / str(seconds)).write_text(str(os.getpid()))
+        time.sleep(seconds)
+
+    return lap
 
 
-def test_contenders_are_timed_in_their_own_processes():
-    makers = {"short": partial(sleeper, 0.01), "long": partial(sleeper, 0.03)}
+def test_contenders_are_timed_in_their_own_processes(tmp_path):
+    seconds = {"short": 0.01, "long": 0.03}
+    makers = {name: partial(sleeper, own, tmp_path) for name, own in seconds.items()}
     times = race_apart(makers, turns=3, threads=1)
+    processes = {file.read_text() for file in tmp_path.iterdir()}
+    assert len(processes | {str(os.getpid())}) == 3
     assert all(len(own.turns) == 3 for own in times.values())
     assert all(turn >= 0.01 for turn in times["short"].turns)
     assert all(turn >= 0.03 for turn in times["long"].turns)
@@ -41,6 +59,39 @@ def test_ratios_are_taken_turn_by_turn():
 @pytest.mark.parametrize("what", step.STEPS)
 def test_every_step_takes_place(what):
     step.step_of(what, SMALL)()
+
+
+def test_the_usual_search_computes_what_gemkit_does():
+    torch.manual_seed(0)
+    setting = SETTINGS[SMALL]
+    model, (images, labels) = setting.build().double(), setting.images(8)
+    own = copy.deepcopy(model)
+    batch = (images.double(), labels)
+    usual = usual_step(model, batch, 0.6)
+    names = prunable_names(own)
+    theirs = {name: _scored(model, name) for name in names}
+    recipe = load_plugins(only=[]).recipe("gem_miner")
+    recipe = recipe.model_copy(update={"regularizer": L2(weight=PENALTY)})
+    net = ScoredNet(own.train(), names, recipe, generator(0, "scores"))
+    with torch.no_grad():
+        for name, score in net.scores.items():
+            score.copy_(theirs[name].score)
+    net.freeze_({name: one.alive.bool() for name, one in theirs.items()}, net.shares)
+    optimizer = torch.optim.SGD(net.trainable(), lr=1e-3, momentum=0.9)
+    before = {name: one.score.detach().clone() for name, one in theirs.items()}
+    for _ in range(3):
+        usual()
+        F.cross_entropy(own(batch[0]), labels).backward()
+        net.step(optimizer)
+    for name, one in theirs.items():
+        assert not torch.equal(one.score, before[name])
+        torch.testing.assert_close(net.raw_scores[name], one.score.detach(), rtol=0, atol=1e-13)
+
+
+def _scored(model, name):
+    """Find what holds the scores of a layer of the usual search."""
+    layer, _, attribute = name.rpartition(".")
+    return model.get_submodule(layer).parametrizations[attribute][0]
 
 
 @pytest.mark.parametrize("what", epoch.CONTENDERS)
@@ -77,6 +128,13 @@ def test_memory_is_seen():
     large = torch.ones(1 << 24)
     assert memory.held("VmRSS") - before > 2**25
     del large
+
+
+@pytest.mark.skipif(not memory.Path("/proc/self/clear_refs").exists(), reason="needs Linux")
+def test_the_most_that_was_held_is_that_of_the_work_alone():
+    before = memory.highest_during(lambda: None)
+    assert memory.highest_during(lambda: torch.ones(1 << 26)) - before > 2**27
+    assert memory.highest_during(lambda: torch.ones(1 << 22)) - before < 2**27
 
 
 def test_the_page_is_made_of_the_results():
