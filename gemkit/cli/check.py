@@ -7,6 +7,7 @@ import click
 
 from gemkit.cli.answers import Answer, answers_json
 from gemkit.cli.machine_options import training_machine_options
+from gemkit.cli.numbers import Number
 from gemkit.cli.recipe_options import fields_option, plugin_option
 from gemkit.cli.sections import SectionedCommand, option
 from gemkit.cli.world_options import world_options
@@ -41,7 +42,7 @@ SEEDS = 5
 @option(
     "Checks",
     "--margin",
-    type=click.FloatRange(0, 1, max_open=True),
+    type=Number(0, 1, max_open=True),
     metavar="X",
     default=0.01,
     help="The drop in accuracy that counts, as a fraction.",

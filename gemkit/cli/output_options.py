@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from gemkit.cli.numbers import Number
 from gemkit.cli.sections import Decorator, Function, option
 
 CHECKPOINT_MINUTES = 10.0
@@ -14,7 +15,7 @@ def checkpoint_option(default: float | None) -> Decorator:
     return option(
         "Output",
         "--checkpoint-minutes",
-        type=click.FloatRange(0),
+        type=Number(0),
         metavar="X",
         default=default,
         show_default=True if default is not None else "the run's",

@@ -7,6 +7,7 @@ import click
 
 from gemkit.cli.answers import Answer, answers_json
 from gemkit.cli.machine_options import searching_machine_options
+from gemkit.cli.numbers import Number
 from gemkit.cli.recipe_options import fields_option, plugin_option, recipe_source, role_options
 from gemkit.cli.sections import Decorator, Function, SectionedCommand, bundle, given, option
 from gemkit.cli.ticket_argument import FOUND, ticket_argument
@@ -73,7 +74,7 @@ def _ratio_options(what: str, lr: str, epochs: int, kinds: str) -> Decorator:
 @option(
     "Search",
     "--step",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(0, min_open=True),
     metavar="X",
     default=0.3,
     help="A group of layers is made denser, or sparser, by 1 + X.",

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from gemkit.cli.answers import Answer, answers_json
+from gemkit.cli.numbers import Number
 from gemkit.cli.recipe_options import plugin_option
 from gemkit.cli.sections import SectionedCommand, option
 from gemkit.cli.world_options import data_dir_option, download_option
@@ -25,7 +26,7 @@ Examples:
 @option(
     "Runs",
     "--scale",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=Number(0, 1, min_open=True),
     metavar="S",
     default=1.0,
     help="Fraction of the epochs (at least 4), of the freeze period (at least 2) and of the "
@@ -34,7 +35,7 @@ Examples:
 @option(
     "Runs",
     "--width",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=Number(0, 1, min_open=True),
     metavar="W",
     default=1.0,
     help="Fraction of the network's channels (at least 4 in the first layer).",

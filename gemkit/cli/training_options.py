@@ -2,6 +2,7 @@
 
 import click
 
+from gemkit.cli.numbers import Number
 from gemkit.cli.sections import Decorator, option
 
 POLICIES = ("error", "warn", "keep-one")
@@ -13,7 +14,7 @@ LARGEST_SEED = 2**32 - 1
 density_option = option(
     "Training",
     "--density",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=Number(0, 1, min_open=True),
     metavar="X",
     default=0.05,
     help="Fraction of the prunable weights to keep.",
