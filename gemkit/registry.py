@@ -1,7 +1,7 @@
 """What is registered: parts by kind and name, pruners by name, and how a name becomes a value."""
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -109,12 +109,14 @@ class Registry:
         self._require("presets", known, "preset", self.presets)
         return self.presets[known]
 
-    def _require(self, kind: str, name: str, label: str, known: Iterable[str]) -> None:
+    def _require(self, kind: str, name: str, label: str, known: Collection[str]) -> None:
         """Refuse a name that two plugins claim, or that nobody registered."""
         if (kind, name) in self.contested:
             raise PluginError(self.contested[kind, name])
         if name not in known:
-            message = f"unknown {label} '{name}'{did_you_mean(name, known)}"
+            list_them = "gemkit presets" if kind == "presets" else f"gemkit parts {kind}"
+            all_of_them = f"; `{list_them}` lists what there is" if known else "; there is none"
+            message = f"unknown {label} '{name}'{did_you_mean(name, known) or all_of_them}"
             if self.refused:
                 reasons = [refusal.reason for refusal in self.refused]
                 message = "\n  - ".join(

@@ -23,6 +23,7 @@ from gemkit.plan import Plan, Runtime
 from gemkit.probe import Batch, in_mode
 from gemkit.stateful import State, matching
 from gemkit.tensors import Tensors
+from gemkit.wording import number_of
 
 _REMEMBERED = {
     "sgd": ("momentum_buffer",),
@@ -49,6 +50,7 @@ def make_fabric(runtime: Runtime, *, start_processes: bool = False) -> Fabric:
         raise TrainingError(
             f"device '{runtime.device}' is not available here; use --device auto or --device cpu"
         )
+    _check_count(runtime, available)
     if runtime.devices > 1 and not start_processes and "LOCAL_RANK" not in os.environ:
         raise TrainingError(
             f"{runtime.devices} devices need as many processes: start your script with `torchrun "
@@ -64,6 +66,20 @@ def make_fabric(runtime: Runtime, *, start_processes: bool = False) -> Fabric:
     if fabric.device.type == "cpu":
         keep_memory()
     return fabric
+
+
+def _check_count(runtime: Runtime, available: dict[str, bool]) -> None:
+    """Refuse more devices than there are; processes on the CPU share its cores."""
+    accelerators = (name for name, there in available.items() if there)
+    device = next(accelerators, "cpu") if runtime.device == "auto" else runtime.device
+    cores = os.cpu_count() or 1
+    there = {"cuda": torch.cuda.device_count(), "mps": 1, "cpu": max(2, cores)}[device]
+    if runtime.devices > there:
+        has = {"cpu": number_of(cores, "core") + " for a process each"}
+        raise TrainingError(
+            f"{runtime.devices} devices of kind '{device}' are more than this machine has "
+            f"({has.get(device, there)}); use --devices {there} at most"
+        )
 
 
 def place(model: nn.Module, fabric: Fabric, runtime: Runtime) -> nn.Module:

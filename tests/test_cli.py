@@ -147,6 +147,13 @@ def test_a_pruner_that_insists_on_its_density_says_so_when_asked_for_another(gem
     assert "note:" not in gemkit("run", "--pruner", "dense", *unasked).stderr
 
 
+def test_a_learning_rate_that_nothing_learns_with_is_told(gemkit):
+    ignored = "trains nothing, so --lr 0.5 is ignored"
+    assert ignored in gemkit("run", "--pruner", "random", *TINY, "--lr", "0.5").stderr
+    assert ignored not in gemkit("run", *TINY, "--lr", "0.5").stderr
+    assert ignored not in gemkit("run", "--pruner", "random", *TINY).stderr
+
+
 def test_fine_tuning_may_be_left_out(gemkit):
     result = answer(gemkit("run", *TINY, "--finetune-epochs", "0", "--json"))
     assert result["finetune_epochs"] == 0

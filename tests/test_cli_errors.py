@@ -20,7 +20,8 @@ MISTAKES = {
     "run --model conv5": ["unknown model 'conv5'", "'conv4'"],
     "run --dataset digit": ["unknown dataset 'digit'", "'digits'"],
     "run --rounding treshold": ["unknown rounding 'treshold'", "'threshold'"],
-    "run --observer wandbb": ["unknown observer 'wandbb'"],
+    "run --observer wandbb": ["unknown observer 'wandbb'; there is none"],
+    "run --preset nothing": ["unknown preset 'nothing'", "`gemkit presets` lists"],
     "run -o regularizer.weight=-1": ["regularizer.weight = -1", "greater than or equal to 0"],
     "run -o regularizer.wight=1": ["regularizer.wight does not exist", "'weight'"],
     "run -o regulariser.weight=1": ["no kind 'regulariser'", "'regularizer'"],
@@ -45,9 +46,14 @@ MISTAKES = {
     "run --finetune-lr 0": ["finetune.lr = 0.0", "greater than 0"],
     "run --density 0": ["--density", "0.0", "0<x<=1"],
     "run --density 1.5": ["--density", "1.5", "0<x<=1"],
-    "run --density nan": ["density nan", "(0, 1]"],
+    "run --density nan": ["--density", "nan is not a finite number"],
+    "run --checkpoint-minutes inf": ["--checkpoint-minutes", "inf is not a finite number"],
+    "reproduce demo --no-runs --scale nan": ["--scale", "nan is not a finite number"],
+    "reproduce demo --no-runs --width nan": ["--width", "nan is not a finite number"],
+    "check taken --margin nan": ["--margin", "nan is not a finite number"],
     "run --seed -1": ["--seed", "-1", "0<=x"],
     "run --devices 0": ["machine.devices = 0", "greater than or equal to 1"],
+    "run --device cpu --devices 5000": ["5000 devices of kind 'cpu'", "for a process each"],
     "run --device gpu": ["--device", "'gpu'", "'cuda'"],
     "run --pruner imp_long_warm --epochs 2": ["rewind.weights = 2.56 epochs", "leaves nothing"],
     "run --pruner magnitude --schedule iterative": ["'iterative'", "set rewind.clock"],
@@ -66,7 +72,7 @@ MISTAKES = {
     "run --out taken": ["taken", "not empty"],
     "run --out binary.toml": ["binary.toml", "not a folder"],
     "run --out binary.toml/sub": ["binary.toml"],
-    "run --plugin none.py": ["none.py"],
+    "run --plugin none.py": ["there is no plugin file none.py"],
     "run --plugin broken.py": ["broken.py", "out of order"],
     "run --prunner random": ["--prunner", "--pruner"],
     "rum": ["'rum'", "'run'"],
@@ -162,6 +168,9 @@ def test_a_collapse_keeps_config_and_metrics_and_no_ticket(gemkit):
     last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["event"] == "error"
     assert last["message"].startswith("collapse at step")
+    without = gemkit("eval", str(folder))
+    assert without.exit_code == 2
+    assert f"its search failed, as {folder / 'log.txt'} tells" in without.stderr
 
 
 def test_a_collapse_that_is_only_warned_of_goes_to_stderr_and_metrics(gemkit):

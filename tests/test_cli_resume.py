@@ -58,7 +58,7 @@ def metrics(folder: str) -> list[dict]:
 )
 @pytest.mark.parametrize("look", [2, 14], ids=["search", "finetune"])
 def test_a_signal_saves_the_run_and_resume_ends_it_as_if_nothing_had_been(
-    gemkit, signalled, number, code, look
+    gemkit, signalled, number, code, look, capfd
 ):
     whole = answer(gemkit("run", *TINY, "--out", "whole", "--json"))
     signalled(look, number)
@@ -68,6 +68,7 @@ def test_a_signal_saves_the_run_and_resume_ends_it_as_if_nothing_had_been(
         f"gemkit: stopped by {number.name}; go on with: gemkit resume run\n"
     )
     assert "Traceback" not in stopped.stderr
+    assert capfd.readouterr().err.count("a second signal stops at once") == 1
     [listed] = answer(gemkit("runs", "run", "--json"))["runs"]
     assert listed["state"] == "interrupted"
     resumed = answer(gemkit("resume", "run", "--json"))

@@ -566,11 +566,12 @@ def test_a_file_that_failed_leaves_no_module_behind(file):
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("missing.py", "No such file"), ("mine.txt", "does not end in .py")]
+    ("name", "words"),
+    [("missing.py", "there is no plugin file"), ("mine.txt", "does not end in .py")],
 )
 def test_a_file_that_is_no_module_is_an_error(name, words, tmp_path):
     (tmp_path / "mine.txt").write_text(GOOD)
-    with pytest.raises(PluginError, match=f"cannot be imported.*{words}"):
+    with pytest.raises(PluginError, match=words):
         load_plugins(files=[tmp_path / name])
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import sys
 from itertools import chain
 from pathlib import Path
 
@@ -362,6 +363,16 @@ def test_a_page_that_has_no_place_is_refused_before_anything_runs(
     assert result.exit_code == 2
     assert words in result.stderr
     assert Path("page.md").read_bytes() == content
+
+
+def test_figures_that_cannot_be_drawn_are_refused_before_anything_runs(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setattr(Ledger, "complete", None)  # calling it would be a TypeError
+    gemkit = commands_in(tmp_path, monkeypatch)
+    result = gemkit("reproduce", "demo", "--figures", "figures")
+    assert result.exit_code == 2
+    assert "needs matplotlib" in result.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_figures_tell_what_they_were_drawn_from(filled, tmp_path):

@@ -10,6 +10,7 @@ from gemkit.cli.answers import Answer
 from gemkit.parts import DatasetPart
 from gemkit.plugins import load_plugins
 from gemkit.registry import Registry
+from gemkit.report.canvas import check_canvas
 from gemkit.report.ledger import Ledger, Row
 from gemkit.report.pages import check_place, write_results
 from gemkit.report.tables import percent, text_table
@@ -51,6 +52,8 @@ def start(
     planned = list(table.runs(registry, scale, seeds))
     if page is not None:
         check_place(page, name)
+    if figures is not None:
+        check_canvas()
     if jobs:
         left = book.missing(planned)
         _look_at_data(left, registry, data_dir, download=download)
@@ -63,6 +66,8 @@ def start(
     drawn = draw_figures(results, figures, name) if figures is not None else []
     if figures is not None and not drawn:
         click.echo("note: nothing of this table is measured yet; there is no figure", err=True)
+    if page is not None and figures is None:
+        click.echo("note: the page gets no figures; --figures DIR draws them", err=True)
     if page is not None:
         write_results(page, name, "\n\n".join(filter(None, [text, links(drawn, page)])))
     data = {"table": name, "rows": book.of(planned), "figures": [str(file) for file in drawn]}

@@ -18,6 +18,7 @@ from gemkit.cli.manner import Manner
 from gemkit.cli.mishaps import explained
 from gemkit.cli.session import Session
 from gemkit.compaction.tracing import traced
+from gemkit.compose import needs_training
 from gemkit.environment import environment
 from gemkit.errors import OptionError
 from gemkit.parts import Observer
@@ -60,6 +61,7 @@ def start(
         job,
         density=training["density"] if density_given else None,
         epochs=training["epochs"] if epochs_given else None,
+        lr=training["lr"],
     )
     return conduct(registry, job, manner, out, download=world["download"], remark=remark)
 
@@ -140,8 +142,10 @@ def _enter(run_dir: RunDir, job: Job, manner: Manner, bench: Bench) -> None:
     click.echo(job.recipe.to_toml())
 
 
-def say_what_is_ignored(job: Job, *, density: float | None, epochs: int | None = None) -> None:
-    """Note which options the pruner overrules, of those that were given."""
+def say_what_is_ignored(
+    job: Job, *, density: float | None, epochs: int | None = None, lr: float | None = None
+) -> None:
+    """Note which options the pruner overrules or has no use for, of those that were given."""
     pruner, rounds = job.recipe.pruner, job.recipe.schedule.round_epochs
     if density is not None and density != job.density:
         click.echo(
@@ -154,6 +158,12 @@ def say_what_is_ignored(job: Job, *, density: float | None, epochs: int | None =
             f"note: pruner '{pruner}' trains rounds of {number_of(rounds, 'epoch')} "
             f"(schedule.every); "
             f"--epochs {epochs} does not change that",
+            err=True,
+        )
+    if lr is not None and not needs_training(job.recipe):
+        click.echo(
+            f"note: the search of pruner '{pruner}' trains nothing, so --lr {lr:g} is ignored; "
+            "--finetune-lr is that of fine-tuning",
             err=True,
         )
 

@@ -1,5 +1,6 @@
 """Signals: how a run hears that it should stop."""
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from types import FrameType
 from gemkit.errors import Stopped
 
 _HEARD = (signal.SIGINT, signal.SIGTERM)
+_SOON = b"\ngemkit: stopping as soon as all is saved; a second signal stops at once\n"
 Handler = Callable[[int, FrameType | None], None]
 
 
@@ -21,6 +23,8 @@ class Ear:
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """Note the signal, and let go of it."""
         self.heard = number
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            os.write(2, _SOON)  # what is being printed just now may be interrupted, a write not
         for one in _HEARD:
             signal.signal(one, signal.SIG_DFL)
 

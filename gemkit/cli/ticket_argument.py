@@ -44,8 +44,16 @@ def ticket_in(path: Path, *names: str) -> Path:
     for name in names:
         if (path / name).is_file():
             return path / name
-    started = (path / "config.toml").is_file()
-    going_on = f"its search is not done: `gemkit resume {path}` goes on with it"
-    raise TicketError(
-        f"{path} is a folder without {' or '.join(names)}; {going_on if started else other}"
-    )
+    raise TicketError(f"{path} is a folder without {' or '.join(names)}; {_way_out(path) or other}")
+
+
+def _way_out(path: Path) -> str | None:
+    """Say how to come by the ticket of a run that has none yet; None if this is no run."""
+    from gemkit.rundir import RunDir
+
+    run = RunDir(path)
+    if not run.is_run():
+        return None
+    if run.state() == "failed":
+        return f"its search failed, as {run.log} tells; start another"
+    return f"its search is not done: `gemkit resume {path}` goes on with it"

@@ -20,6 +20,12 @@ _STYLE: Any = {
 _METADATA: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "png": {"Software": None}}
 
 
+def check_canvas() -> None:
+    """Refuse to go on where no figure can be drawn, before anybody works for what goes there."""
+    with canvas():
+        pass
+
+
 @contextmanager
 def canvas() -> Iterator[Callable[[float, float], "Figure"]]:
     """Yield a function that makes an empty figure of some width and height, in inches."""
