@@ -7,6 +7,8 @@ import pytest
 import torch
 from pydantic import Field
 
+from gemkit import load_plugins
+from gemkit.cli.job import KINDS as OPTION_KINDS
 from gemkit.parts import Part
 from gemkit.registry import KINDS, Entry, Registry
 from gemkit.report.catalogue import catalogue, catalogue_text, type_text
@@ -56,6 +58,12 @@ def test_a_part_is_described_with_every_field(registry):
     assert fields["limit"]["bounds"] == {">": 0, "<": 5}
     assert fields["free"]["bounds"] == {">=": 0}, "infinity is no bound, and no JSON"
     assert fields["twice"]["type"] == "true | false"
+
+
+@pytest.mark.parametrize("kind", [kind for kind in OPTION_KINDS if kind])
+def test_whatever_has_fields_to_set_can_be_looked_up(kind):
+    [things] = catalogue(load_plugins(only=[]), kind).values()
+    assert any(thing["fields"] for thing in things)
 
 
 def test_the_catalogue_shows_people_the_same(registry):

@@ -19,7 +19,7 @@ def parts(kind: str | None, plugins: Sequence[Path]) -> Answer:
 
     A field is shown with its default, type and bounds; set it with -o. Kinds: scores, roundings,
     allocations, schedules, regularizers, initializers, checks, models, datasets, observers,
-    rewind, pruners.
+    rewind, search, finetune, pruners.
     """
     from gemkit.plugins import load_plugins
     from gemkit.report.catalogue import catalogue, catalogue_text

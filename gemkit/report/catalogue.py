@@ -14,6 +14,7 @@ from pydantic_core import to_jsonable_python
 
 from gemkit.errors import UnknownNameError, did_you_mean
 from gemkit.parts import Part
+from gemkit.plan import Plan
 from gemkit.recipe import Rewind
 from gemkit.registry import KINDS, Entry, RecipeData, Registry
 from gemkit.report.tables import text_table
@@ -27,13 +28,16 @@ _BOUNDS: dict[type, tuple[str, str]] = {
     annotated_types.MaxLen: ("length <=", "max_length"),
 }
 
+SETTINGS: dict[str, type[BaseModel]] = {"rewind": Rewind, "search": Plan, "finetune": Plan}
+"""No parts, but their fields are set like a part's."""
+
 
 def catalogue(registry: Registry, kind: str | None = None) -> dict[str, list[dict[str, Any]]]:
     """Describe everything of a kind (its name in the registry or in options), or of all kinds."""
     listed = {
         name: [_describe_part(entry) for entry in registry.parts[name].values()] for name in KINDS
     }
-    listed["rewind"] = [_describe_rewind()]
+    listed |= {name: [_describe_settings(name, cls)] for name, cls in SETTINGS.items()}
     listed["pruners"] = [_describe_pruner(name, entry) for name, entry in registry.pruners.items()]
     if kind is None:
         return listed
@@ -90,13 +94,12 @@ def _describe_part(entry: Entry[type[Part]]) -> dict[str, Any]:
     }
 
 
-def _describe_rewind() -> dict[str, Any]:
-    """Describe what a recipe rewinds: no part, but its fields are set like a part's."""
+def _describe_settings(name: str, cls: type[BaseModel]) -> dict[str, Any]:
     return {
-        "name": "rewind",
-        "help": first_sentence(Rewind),
-        "fields": [_describe_field(name, info) for name, info in Rewind.model_fields.items()],
-        "plugin": Rewind.__module__,
+        "name": name,
+        "help": first_sentence(cls),
+        "fields": [_describe_field(field, info) for field, info in cls.model_fields.items()],
+        "plugin": cls.__module__,
         "distribution": "built into gemkit",
     }
 
