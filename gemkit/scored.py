@@ -38,11 +38,10 @@ class ScoredNet(MaskedNet):
         self.rng = seed_scores
         self._rounding_has_slope = type(recipe.rounding).slope is not Rounding.slope
         self._worn: Tensors = {}
-        self._live = {name: weight.clone() for name, weight in self._before_pruning.items()}
-        drawn = self.scoring.init(self._live, seed_scores)
+        drawn = self.scoring.init(self._before_pruning, seed_scores)
         self.scores = {
             name: nn.Parameter(torch.empty_like(weight).copy_(drawn[name]))
-            for name, weight in self._live.items()
+            for name, weight in self._before_pruning.items()
         }
         self._cuts = {name: Cut(weight) for name, weight in self.parameters.items()}
         self._moving = {
@@ -84,8 +83,10 @@ class ScoredNet(MaskedNet):
         """Narrow what may be used, or what the rounding may keep, and round anew."""
         self.shares = shares
         self.alive = {name: self._laid_out(name, q.to(torch.bool)) for name, q in alive.items()}
-        for name, weight in self._before_pruning.items():
-            torch.mul(weight, self.alive[name], out=self._live[name])
+        self._live: Tensors = {
+            name: self._laid_out(name, weight if (q := self.alive[name]).all() else weight * q)
+            for name, weight in self._before_pruning.items()
+        }  # the weights themselves where all are alive, as in Edge-Popup: a copy less in memory
         self._standing = {
             name: (cut.split(self._live[name]), cut.split(self.alive[name]))
             for name, cut in self._cuts.items()
@@ -239,7 +240,7 @@ class ScoredNet(MaskedNet):
         """Return a tensor of a layer's shape so that it can be cut into the layer's pieces."""
         if self._cuts[name].fits(tensor):
             return tensor
-        return torch.empty_like(self._live[name], dtype=tensor.dtype).copy_(tensor)
+        return torch.empty_like(self.scores[name], dtype=tensor.dtype).copy_(tensor)
 
     def clear_state(self, optimizer: torch.optim.Optimizer) -> None:
         """Keep the momentum of frozen scores: alive alone keeps them out of the network."""
