@@ -1,16 +1,17 @@
 """What a process holds at most during a training step, in numbers per parameter (Linux only).
 
-    python -m benchmarks.memory ["vgg16 batch 8"] [--threads 2]
+    python -m benchmarks.memory ["vgg16 batch 8"] [--turns 5] [--threads 2]
 
-Each contender has a process of its own. What that held after a step of a small network does not
-count, nor what the first two steps leave behind that could be given back. A number is four bytes:
-a plain step with momentum holds at least three of them per parameter (the weight, its gradient, its
-momentum), and a search six and a quarter (the weight as it was, as it is under the mask, and while
-it lives; the score, its gradient and momentum; a byte of the mask), besides what the network
-computes in between.
+Each contender has processes of its own, and their median counts. What a process held after a step
+of a small network does not count, nor what the first two steps leave behind that could be given
+back. A number is four bytes: a plain step with momentum holds at least three of them per parameter
+(the weight, its gradient, its momentum), and a search six and a quarter (the weight as it was, as
+it is under the mask, and while it lives; the score, its gradient and momentum; a byte of the mask),
+besides what the network computes in between.
 """
 
 import ctypes
+import statistics
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -52,11 +53,12 @@ def highest(what: str, network: str) -> float:
 
 
 def measure(network: str, effort: Effort) -> Row:
-    """Let every contender take a few steps."""
-    return {
-        "turns": 1,
-        "numbers": {what: alone(partial(highest, what, network), effort.threads) for what in STEPS},
+    """Let every contender take a few steps, in several processes one after the other."""
+    found = {
+        what: [alone(partial(highest, what, network), effort.threads) for _ in range(effort.turns)]
+        for what in STEPS
     }
+    return {"numbers": {what: statistics.median(numbers) for what, numbers in found.items()}}
 
 
 def table(rows: list[Row]) -> str:
@@ -65,7 +67,7 @@ def table(rows: list[Row]) -> str:
     return lines(["network", *STEPS], cells)
 
 
-MEASURE = Measure("memory", NETWORKS, measure, table, turns=1)
+MEASURE = Measure("memory", NETWORKS, measure, table, turns=5)
 
 if __name__ == "__main__":
     command(MEASURE, __doc__)
