@@ -38,10 +38,10 @@ class ScoredNet(MaskedNet):
         self.rng = seed_scores
         self._rounding_has_slope = type(recipe.rounding).slope is not Rounding.slope
         self._worn: Tensors = {}
-        drawn = self.scoring.init(self._before_pruning, seed_scores)
+        drawn = self.scoring.init(self.effective, seed_scores)
         self.scores = {
             name: nn.Parameter(torch.empty_like(weight).copy_(drawn[name]))
-            for name, weight in self._before_pruning.items()
+            for name, weight in self.effective.items()
         }
         self._cuts = {name: Cut(weight) for name, weight in self.parameters.items()}
         self._moving = {
