@@ -50,7 +50,8 @@ def make_fabric(runtime: Runtime, *, start_processes: bool = False) -> Fabric:
         raise TrainingError(
             f"device '{runtime.device}' is not available here; use --device auto or --device cpu"
         )
-    _check_count(runtime, available)
+    if "LOCAL_RANK" not in os.environ:  # processes that there are already are counted already
+        _check_count(runtime, available)
     if runtime.devices > 1 and not start_processes and "LOCAL_RANK" not in os.environ:
         raise TrainingError(
             f"{runtime.devices} devices need as many processes: start your script with `torchrun "
@@ -78,7 +79,7 @@ def _check_count(runtime: Runtime, available: dict[str, bool]) -> None:
         has = {"cpu": number_of(cores, "core") + " for a process each"}
         raise TrainingError(
             f"{runtime.devices} devices of kind '{device}' are more than this machine has "
-            f"({has.get(device, there)}); use --devices {there} at most"
+            f"({has.get(device, there)}); start a run with --devices {there} at most"
         )
 
 

@@ -14,6 +14,7 @@ from cli_runs import PLUGIN, TINY, Gemkit, answer, commands_in
 from gemkit.checkpoint import Shelf
 from gemkit.cli.bench import Bench
 from gemkit.cli.checkfile import CheckFile
+from gemkit.cli.signals import noticed
 from gemkit.keeping import DiskKeeper
 from gemkit.rundir import RunDir
 from gemkit.ticket import Ticket
@@ -51,6 +52,28 @@ def files(folder: str) -> list[bytes]:
 def metrics(folder: str) -> list[dict]:
     lines = map(json.loads, (Path(folder) / "metrics.jsonl").read_text().splitlines())
     return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+
+
+@pytest.mark.parametrize(("rank", "times"), [(None, 1), ("0", 1), ("1", 0)])
+def test_the_first_process_says_that_it_heard(rank, times, monkeypatch, capfd):
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    if rank is not None:
+        monkeypatch.setenv("LOCAL_RANK", rank)
+    with noticed() as ear:
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert ear.heard == signal.SIGTERM
+    assert capfd.readouterr().err.count("a second signal stops at once") == times
+
+
+def test_a_signal_is_heard_where_nobody_reads_that_it_was(monkeypatch):
+    monkeypatch.setattr(os, "write", broken_pipe)
+    with noticed() as ear:
+        os.kill(os.getpid(), signal.SIGINT)
+    assert ear.heard == signal.SIGINT
+
+
+def broken_pipe(*_: object) -> None:
+    raise BrokenPipeError
 
 
 @pytest.mark.parametrize(

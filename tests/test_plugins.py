@@ -567,7 +567,11 @@ def test_a_file_that_failed_leaves_no_module_behind(file):
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("missing.py", "there is no plugin file"), ("mine.txt", "does not end in .py")],
+    [
+        ("missing.py", "there is no plugin file"),
+        (300 * "m" + ".py", "there is no plugin file"),
+        ("mine.txt", "does not end in .py"),
+    ],
 )
 def test_a_file_that_is_no_module_is_an_error(name, words, tmp_path):
     (tmp_path / "mine.txt").write_text(GOOD)

@@ -16,7 +16,7 @@ import gemkit
 from gemkit import Data, Runtime, load_plugins
 from gemkit.engine import search
 from gemkit.errors import TrainingError
-from gemkit.training import endless
+from gemkit.training import endless, make_fabric
 
 
 def find(fabric, pruner):
@@ -115,6 +115,18 @@ def test_several_devices_from_python_say_what_to_do(call, monkeypatch):
     arguments = ("random",) if call == "search" else (ticket,)
     with pytest.raises(TrainingError, match=r"torchrun --nproc-per-node 2.*--devices 2.*fabric="):
         getattr(gemkit, call)(*arguments, model, data, runtime=several)
+
+
+def test_processes_that_there_are_already_may_be_more_than_cores(monkeypatch):
+    many = Runtime(device="cpu", devices=5000)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    with pytest.raises(TrainingError, match="5000 devices of kind 'cpu' are more than"):
+        make_fabric(many, start_processes=True)
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    opened = Rank(0, 5000)
+    opened.device, opened.launch = torch.device("cpu"), lambda: None
+    monkeypatch.setattr("gemkit.training.Fabric", lambda **_: opened)
+    assert make_fabric(many) is opened
 
 
 class Rank:

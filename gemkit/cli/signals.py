@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from gemkit.errors import Stopped
@@ -21,12 +21,13 @@ class Ear:
         self.heard: int | None = None
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Note the signal, and let go of it."""
+        """Note the signal, let go of it, and say so; whoever should read that may be gone."""
         self.heard = number
-        if os.environ.get("LOCAL_RANK", "0") == "0":
-            os.write(2, _SOON)  # what is being printed just now may be interrupted, a write not
         for one in _HEARD:
             signal.signal(one, signal.SIG_DFL)
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            with suppress(OSError):
+                os.write(2, _SOON)  # print may be what was interrupted, and cannot be entered twice
 
     def asked_to_stop(self) -> int | None:
         """Return the signal, if there was one."""

@@ -55,5 +55,8 @@ def _way_out(path: Path) -> str | None:
     if not run.is_run():
         return None
     if run.state() == "failed":
-        return f"its search failed, as {run.log} tells; start another"
+        return (
+            f"its search failed, as {run.log} tells; `gemkit resume {path}` tries again from what "
+            "is saved, or start another"
+        )
     return f"its search is not done: `gemkit resume {path}` goes on with it"
