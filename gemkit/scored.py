@@ -38,6 +38,8 @@ class ScoredNet(MaskedNet):
         self.rng = seed_scores
         self._rounding_has_slope = type(recipe.rounding).slope is not Rounding.slope
         self._worn: Tensors = {}
+        self._live: Tensors = {}
+        self._standing: dict[str, tuple[tuple[Tensor, ...], tuple[Tensor, ...]]] = {}
         drawn = self.scoring.init(self.effective, seed_scores)
         self.scores = {
             name: nn.Parameter(torch.empty_like(weight).copy_(drawn[name]))
@@ -83,10 +85,12 @@ class ScoredNet(MaskedNet):
         """Narrow what may be used, or what the rounding may keep, and round anew."""
         self.shares = shares
         self.alive = {name: self._laid_out(name, q.to(torch.bool)) for name, q in alive.items()}
-        self._live: Tensors = {
-            name: self._laid_out(name, weight if (q := self.alive[name]).all() else weight * q)
-            for name, weight in self._before_pruning.items()
-        }  # the weights themselves where all are alive, as in Edge-Popup: a copy less in memory
+        self._standing = {}
+        for name, weight in self._before_pruning.items():
+            kept = self._before_pruning[name] = self._laid_out(name, weight)
+            alive_here = self.alive[name]
+            # The kept ones themselves where all live, as in Edge-Popup: a copy less in memory.
+            self._live[name] = kept if alive_here.all() else kept * alive_here
         self._standing = {
             name: (cut.split(self._live[name]), cut.split(self.alive[name]))
             for name, cut in self._cuts.items()

@@ -71,6 +71,39 @@ def assert_same(one, other):
             assert torch.equal(one.mask[name], other.mask[name]), name
 
 
+@pytest.mark.parametrize("pruner", ["edge_popup", "gem_miner"])
+def test_weights_that_all_live_are_kept_once_also_after_a_restart(pruner):
+    net = scored(REGISTRY.recipe(pruner))
+    saved = {**net.state(), "free": {name: w.contiguous() for name, w in net.weights.items()}}
+    again = scored(REGISTRY.recipe(pruner))
+    again.restore_(saved)
+    for one in (net, again):
+        for name, weight in one.weights.items():
+            (live, *_), _ = one._standing[name]
+            assert live.data_ptr() == weight.data_ptr(), name
+            assert weight.stride() == one.parameters[name].stride(), name
+    some = {name: torch.arange(q.numel()).view(q.shape) % 2 == 0 for name, q in net.alive.items()}
+    before = {name: weight.clone() for name, weight in net.weights.items()}
+    net.freeze_(some, {(name,): 1 for name in some})
+    for name, weight in net.weights.items():
+        assert torch.equal(weight, before[name]), "what dies is kept"
+
+
+def test_scores_that_change_what_they_begin_from_do_not_change_the_weights(monkeypatch):
+    recipe = REGISTRY.recipe("edge_popup")
+    drawn = type(recipe.scores).init
+
+    def careless(self, weights, rng):
+        scores = drawn(self, weights, rng)
+        for weight in weights.values():
+            weight.zero_()
+        return scores
+
+    expected = scored(recipe)
+    monkeypatch.setattr(type(recipe.scores), "init", careless)
+    assert_same(scored(recipe), expected)
+
+
 RECIPES = {
     "gem_miner": {},
     "edge_popup": {},
