@@ -7,7 +7,7 @@ of a small network does not count, nor what the first two steps leave behind tha
 back. A number is four bytes: a plain step with momentum holds at least three of them per parameter
 (the weight, its gradient, its momentum), and a search six and a quarter (the weight as it was, as
 it is under the mask, and while it lives; the score, its gradient and momentum; a byte of the mask),
-besides what the network computes in between.
+one less where all weights live, besides what the network computes in between.
 """
 
 import ctypes

@@ -28,7 +28,23 @@ _BOUNDS: dict[type, tuple[str, str]] = {
     annotated_types.MaxLen: ("length <=", "max_length"),
 }
 
-SETTINGS: dict[str, type[BaseModel]] = {"rewind": Rewind, "search": Plan, "finetune": Plan}
+
+def first_sentence(part: type[BaseModel]) -> str:
+    """Return the first paragraph of a part's documentation on one line."""
+    return " ".join((inspect.getdoc(part) or "").split("\n\n")[0].split())
+
+
+SETTINGS: dict[str, tuple[type[BaseModel], str]] = {
+    "rewind": (Rewind, first_sentence(Rewind)),
+    "search": (
+        Plan,
+        "How the search trains. --epochs, --batch-size, --lr and --on-nan say it, too.",
+    ),
+    "finetune": (
+        Plan,
+        "How fine-tuning trains: as many epochs as the search, unless others are set.",
+    ),
+}
 """No parts, but their fields are set like a part's."""
 
 
@@ -37,7 +53,7 @@ def catalogue(registry: Registry, kind: str | None = None) -> dict[str, list[dic
     listed = {
         name: [_describe_part(entry) for entry in registry.parts[name].values()] for name in KINDS
     }
-    listed |= {name: [_describe_settings(name, cls)] for name, cls in SETTINGS.items()}
+    listed |= {name: [_describe_settings(name)] for name in SETTINGS}
     listed["pruners"] = [_describe_pruner(name, entry) for name, entry in registry.pruners.items()]
     if kind is None:
         return listed
@@ -94,10 +110,11 @@ def _describe_part(entry: Entry[type[Part]]) -> dict[str, Any]:
     }
 
 
-def _describe_settings(name: str, cls: type[BaseModel]) -> dict[str, Any]:
+def _describe_settings(name: str) -> dict[str, Any]:
+    cls, about = SETTINGS[name]
     return {
         "name": name,
-        "help": first_sentence(cls),
+        "help": about,
         "fields": [_describe_field(field, info) for field, info in cls.model_fields.items()],
         "plugin": cls.__module__,
         "distribution": "built into gemkit",
@@ -111,11 +128,6 @@ def _describe_pruner(name: str, entry: Entry[RecipeData]) -> dict[str, Any]:
         "plugin": entry.plugin,
         "distribution": entry.distribution,
     }
-
-
-def first_sentence(part: type[BaseModel]) -> str:
-    """Return the first paragraph of a part's documentation on one line."""
-    return " ".join((inspect.getdoc(part) or "").split("\n\n")[0].split())
 
 
 def _describe_field(name: str, info: FieldInfo) -> dict[str, Any]:
