@@ -109,9 +109,7 @@ def load_plugins(*, files: Sequence[Path] = (), only: Sequence[str] | None = Non
             refused.append(Refusal(source.plugin, source.distribution, str(error)))
     loaded += installed
     for path in files:
-        if not os.path.isfile(path):  # noqa: PTH113 - pathlib's raises where a path cannot be
-            raise PluginError(f"there is no plugin file {path}; give the path of one, as FILE.py")
-        source = Source(path.stem, f"file {path}", "Correct the file.")
+        source = Source(path.stem, f"file {path}", "Correct the file, or its path.")
         loaded.append(_load(source, partial(_module_from, path), loaded))
     return _register(loaded, refused)
 

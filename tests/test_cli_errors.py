@@ -72,7 +72,7 @@ MISTAKES = {
     "run --out taken": ["taken", "not empty"],
     "run --out binary.toml": ["binary.toml", "not a folder"],
     "run --out binary.toml/sub": ["binary.toml"],
-    "run --plugin none.py": ["there is no plugin file none.py"],
+    "run --plugin none.py": ["none.py", "No such file", "or its path"],
     "run --plugin broken.py": ["broken.py", "out of order"],
     "run --prunner random": ["--prunner", "--pruner"],
     "rum": ["'rum'", "'run'"],
