@@ -85,7 +85,7 @@ class ScoredNet(MaskedNet):
         """Narrow what may be used, or what the rounding may keep, and round anew."""
         self.shares = shares
         self.alive = {name: self._laid_out(name, q.to(torch.bool)) for name, q in alive.items()}
-        self._standing = {}
+        self._standing = {}  # or what lived so far would stay in memory beside what lives now
         for name, weight in self._before_pruning.items():
             kept = self._before_pruning[name] = self._laid_out(name, weight)
             alive_here = self.alive[name]

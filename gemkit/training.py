@@ -50,9 +50,10 @@ def make_fabric(runtime: Runtime, *, start_processes: bool = False) -> Fabric:
         raise TrainingError(
             f"device '{runtime.device}' is not available here; use --device auto or --device cpu"
         )
-    if "LOCAL_RANK" not in os.environ:  # processes that there are already are counted already
+    joins = "LOCAL_RANK" in os.environ  # processes that are there, and counted, already
+    if not joins:
         _check_count(runtime, available)
-    if runtime.devices > 1 and not start_processes and "LOCAL_RANK" not in os.environ:
+    if runtime.devices > 1 and not start_processes and not joins:
         raise TrainingError(
             f"{runtime.devices} devices need as many processes: start your script with `torchrun "
             f"--nproc-per-node {runtime.devices} SCRIPT`, or use `gemkit run --devices "

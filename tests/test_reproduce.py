@@ -342,6 +342,7 @@ def test_the_command_reports_without_running(filled, tmp_path, monkeypatch):
     before = [file.read_bytes() for file in files]
     gemkit(*words, "--figures", "figures")
     assert [file.read_bytes() for file in files] == before, "the same results, the same bytes"
+    assert "the page gets no figures" in gemkit(*words, "--page", page).stderr
     nothing = gemkit("reproduce", "demo", "--no-runs", "--ledger", "none", "--figures", "none")
     assert "nothing of this table is measured yet" in nothing.stderr
     assert not Path("none").exists()

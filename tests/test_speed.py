@@ -4,6 +4,7 @@ import copy
 import os
 import time
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -56,9 +57,28 @@ def test_ratios_are_taken_turn_by_turn():
     assert row["milliseconds"]["plain"][1] == 2000
 
 
+@pytest.fixture
+def moved(monkeypatch):
+    """Note how many parameters every step of an optimizer has moved."""
+    real, found = torch.optim.SGD.step, []
+
+    def noting(optimizer, *given):
+        (group,) = optimizer.param_groups
+        found.append(sum(one.grad is not None for one in group["params"]))
+        return real(optimizer, *given)
+
+    monkeypatch.setattr(torch.optim.SGD, "step", noting)
+    return found
+
+
 @pytest.mark.parametrize("what", step.STEPS)
-def test_every_step_takes_place(what):
-    step.step_of(what, SMALL)()
+def test_every_step_takes_place(what, moved):
+    once = step.step_of(what, SMALL)
+    once()
+    first = sum(moved)
+    assert first >= len(prunable_names(SETTINGS[SMALL].build()))
+    once()
+    assert sum(moved) == 2 * first
 
 
 def test_the_usual_search_computes_what_gemkit_does():
@@ -95,9 +115,11 @@ def _scored(model, name):
 
 
 @pytest.mark.parametrize("what", epoch.CONTENDERS)
-def test_every_epoch_takes_place(what, monkeypatch):
-    monkeypatch.setattr(epoch, "STEPS", 1)
+def test_every_epoch_takes_place(what, monkeypatch, moved):
+    monkeypatch.setattr(epoch, "STEPS", 2)
     epoch.epochs_of(what, SMALL)()
+    layers = len(prunable_names(SETTINGS[SMALL].build()))
+    assert sum(moved) >= 2 * epoch.EPOCHS * layers
 
 
 @pytest.mark.parametrize("scores", scoring.METHODS)
@@ -122,7 +144,7 @@ def test_commands_that_are_timed_work(monkeypatch):
     assert set(row["milliseconds"]) == set(startup.COMMANDS)
 
 
-@pytest.mark.skipif(not memory.Path("/proc/self/clear_refs").exists(), reason="needs Linux")
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
 def test_the_most_that_was_held_is_that_of_the_work_alone():
     before = memory.highest_during(lambda: None)
     assert memory.highest_during(lambda: torch.ones(1 << 26)) - before > 2**27
