@@ -53,7 +53,6 @@ MISTAKES = {
     "check taken --margin nan": ["--margin", "nan is not a finite number"],
     "run --seed -1": ["--seed", "-1", "0<=x"],
     "run --devices 0": ["machine.devices = 0", "greater than or equal to 1"],
-    "run --device cpu --devices 5000": ["5000 devices of kind 'cpu'", "for a process each"],
     "run --device gpu": ["--device", "'gpu'", "'cuda'"],
     "run --pruner imp_long_warm --epochs 2": ["rewind.weights = 2.56 epochs", "leaves nothing"],
     "run --pruner magnitude --schedule iterative": ["'iterative'", "set rewind.clock"],
