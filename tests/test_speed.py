@@ -30,6 +30,7 @@ def sleeper(seconds, folder):
     """Sleep for so long in every turn, and leave the number of the process behind."""
 
     def lap():
+        assert torch.get_num_threads() == 3
         (folder / str(seconds)).write_text(str(os.getpid()))
         time.sleep(seconds)
 
@@ -39,7 +40,7 @@ def sleeper(seconds, folder):
 def test_contenders_are_timed_in_their_own_processes(tmp_path):
     seconds = {"short": 0.01, "long": 0.03}
     makers = {name: partial(sleeper, own, tmp_path) for name, own in seconds.items()}
-    times = race_apart(makers, turns=3, threads=1)
+    times = race_apart(makers, turns=3, threads=3)
     processes = {file.read_text() for file in tmp_path.iterdir()}
     assert len(processes | {str(os.getpid())}) == 3
     assert all(len(own.turns) == 3 for own in times.values())
@@ -95,7 +96,7 @@ def test_the_usual_search_computes_what_gemkit_does():
     net = ScoredNet(own.train(), names, recipe, generator(0, "scores"))
     with torch.no_grad():
         for name, score in net.scores.items():
-            score.copy_(theirs[name].score)
+            score.copy_(theirs[name].score.round_())  # where steps lead out of [0, 1]
     net.freeze_({name: one.alive.bool() for name, one in theirs.items()}, net.shares)
     optimizer = torch.optim.SGD(net.trainable(), lr=1e-3, momentum=0.9)
     before = {name: one.score.detach().clone() for name, one in theirs.items()}
