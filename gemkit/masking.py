@@ -5,13 +5,14 @@ The model's own prunable parameters *hold the effective weights* w ⊙ mask. For
 and `state_dict` keeps its keys. What belongs to pruning lives beside the model, by name.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 
 import torch
 from torch import Tensor, nn
 
 from gemkit.selection import Shares
+from gemkit.standing import Standing, Whole
 from gemkit.stateful import State, matching
 from gemkit.tensors import Tensors, parameters_of
 
@@ -28,14 +29,21 @@ class MaskedNet:
         self.parameters = parameters_of(model, names)
         for parameter in self.parameters.values():
             parameter.requires_grad_(True)
-        self.alive: Tensors = {
-            name: torch.ones_like(parameter, dtype=torch.bool)
+        self._standing = {
+            name: self._stand(name, parameter.detach().clone())
             for name, parameter in self.parameters.items()
         }
-        self._before_pruning: Tensors = {
-            name: parameter.detach().clone() for name, parameter in self.parameters.items()
-        }
+        """The weights as they were when last free."""
         self._pruned = False
+
+    def _stand(self, name: str, weight: Tensor) -> Standing:
+        """Keep the weights of a layer, all of which live."""
+        return Whole.of(weight)
+
+    @property
+    def alive(self) -> Tensors:
+        """Which weights are not pruned for good."""
+        return {name: standing.parts.alive for name, standing in self._standing.items()}
 
     @property
     def effective(self) -> Tensors:
@@ -51,8 +59,10 @@ class MaskedNet:
     def weights(self) -> Tensors:
         """The weights without the mask: pruned ones as they were when last free."""
         return {
-            name: torch.where(self.alive[name], parameter.detach(), self._before_pruning[name])
-            for name, parameter in self.parameters.items()
+            name: torch.where(
+                standing.parts.alive, self.parameters[name].detach(), standing.weights
+            )
+            for name, standing in self._standing.items()
         }
 
     def trainable(self) -> list[nn.Parameter]:
@@ -62,14 +72,20 @@ class MaskedNet:
     @torch.no_grad()
     def freeze_(self, alive: Tensors, shares: Shares) -> None:
         """Take the newly pruned weights out for good."""
-        self._before_pruning = self.weights
-        self.alive = {
-            name: torch.empty_like(parameter, dtype=torch.bool).copy_(alive[name])
-            for name, parameter in self.parameters.items()
-        }
+        self._keep(
+            {name: self._stand(name, weight) for name, weight in self.weights.items()}, alive
+        )
         self._pruned = True
-        for name, parameter in self.parameters.items():
-            parameter.mul_(self.alive[name])
+        self._cut_out()
+
+    def _keep(self, standing: Mapping[str, Standing], alive: Tensors) -> None:
+        """Remember what the weights were, and which of them live from now on."""
+        self._standing = {name: kept.under(alive[name]) for name, kept in standing.items()}
+
+    def _cut_out(self) -> None:
+        """Set the model's dead weights to zero."""
+        for name, standing in self._standing.items():
+            self.parameters[name].mul_(standing.parts.alive)
 
     @torch.no_grad()
     def wear_(self, mask: Tensors) -> None:
@@ -86,15 +102,16 @@ class MaskedNet:
         """Go back to a snapshot from before any weight was pruned, under the mask of today."""
         for name, tensor in self._held().items():
             tensor.copy_(snapshot[name])
-        self._before_pruning = {name: snapshot[name].clone() for name in self.parameters}
-        for name, parameter in self.parameters.items():
-            parameter.mul_(self.alive[name])
+        before = {name: self._stand(name, snapshot[name].clone()) for name in self.parameters}
+        self._keep(before, self.alive)
+        self._cut_out()
 
     def state(self) -> State:
         """Return everything that training and freezing change."""
         held = chain(self.model.named_parameters(), self.model.named_buffers())
         model = {name: tensor.detach() for name, tensor in held}
-        return {"model": model, "free": self._before_pruning, "alive": self.alive}
+        free = {name: standing.weights for name, standing in self._standing.items()}
+        return {"model": model, "free": free, "alive": self.alive}
 
     @torch.no_grad()
     def restore_(self, state: State) -> None:
@@ -102,19 +119,20 @@ class MaskedNet:
         own = MaskedNet.state(self)
         for name, saved in matching(state["model"], own["model"]).items():
             own["model"][name].copy_(saved)
-        self._before_pruning = matching(state["free"], own["free"])
-        self.alive = matching(state["alive"], own["alive"])
+        free = matching(state["free"], own["free"])
+        alive = matching(state["alive"], own["alive"])
+        self._keep({name: self._stand(name, weight) for name, weight in free.items()}, alive)
         shares = {tuple(group): int(n) for group, n in state.get("shares", [])}
-        self.freeze_(self.alive, shares)
+        self.freeze_(alive, shares)
 
     @torch.no_grad()
     def step(self, optimizer: torch.optim.Optimizer) -> None:
         """Take one optimizer step with the gradients that a backward pass has left."""
         if self._pruned:
-            for name, parameter in self.parameters.items():
-                if parameter.grad is not None:
+            for name, standing in self._standing.items():
+                if (gradient := self.parameters[name].grad) is not None:
                     # As numbers: torch does not vectorize a product with booleans.
-                    parameter.grad.mul_(self.alive[name].view(torch.uint8))
+                    gradient.mul_(standing.parts.alive.view(torch.uint8))
         optimizer.step()
         optimizer.zero_grad()
 
@@ -126,7 +144,8 @@ class MaskedNet:
 
     def clear_state(self, optimizer: torch.optim.Optimizer) -> None:
         """Zero the optimizer's memory of pruned weights."""
-        for name, parameter in self.parameters.items():
+        for name, standing in self._standing.items():
+            parameter = self.parameters[name]
             for value in optimizer.state.get(parameter, {}).values():
                 if isinstance(value, Tensor) and value.shape == parameter.shape:
-                    value.mul_(self.alive[name])
+                    value.mul_(standing.parts.alive)

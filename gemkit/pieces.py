@@ -1,10 +1,8 @@
 """Layers in pieces that fit the cache, each one-dimensional and as it lies in memory."""
 
-from typing import NamedTuple
-
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 PIECE = 1 << 19
 """Entries of a piece: its weights, scores, gradients and momentum stay in the cache together."""
@@ -44,14 +42,3 @@ class Cut:
         axes = np.unravel_index(positions, [self._shape[axis] for axis in self._order])
         by_axis = dict(zip(self._order, axes, strict=True))
         return np.ravel_multi_index([by_axis[axis] for axis in sorted(by_axis)], self._shape)
-
-
-class Piece(NamedTuple):
-    """What belongs to some entries of a layer, which go through a step together."""
-
-    layer: str
-    start: int
-    score: nn.Parameter
-    weight: Tensor
-    live: Tensor
-    alive: Tensor

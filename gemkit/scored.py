@@ -1,5 +1,6 @@
 """Scores that learn which weights of a network to use, while the weights stand still."""
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, count, repeat
@@ -10,12 +11,13 @@ from torch import Tensor, nn
 from gemkit import pieces as cutting
 from gemkit.masking import MaskedNet
 from gemkit.parts import LearnedScores, Rounding
-from gemkit.pieces import Cut, Piece
+from gemkit.pieces import Cut
 from gemkit.recipe import Recipe
 from gemkit.selection import Shares
+from gemkit.standing import Standing, Whole, stand
 from gemkit.stateful import State, matching, random_state
-from gemkit.tensors import Tensors, total
-from gemkit.wearing import Layer, TopWearer, wear_
+from gemkit.tensors import Tensors, parameters_of, total
+from gemkit.wearing import Layer, Piece, TopWearer, wear_
 
 
 class ScoredNet(MaskedNet):
@@ -31,21 +33,19 @@ class ScoredNet(MaskedNet):
     def __init__(
         self, model: nn.Module, names: Sequence[str], recipe: Recipe, seed_scores: torch.Generator
     ) -> None:
+        self._cuts = {name: Cut(weight) for name, weight in parameters_of(model, names).items()}
+        self.recipe = recipe
         super().__init__(model, names)
         assert isinstance(recipe.scores, LearnedScores)
-        self.recipe = recipe
         self.scoring = recipe.scores
         self.rng = seed_scores
         self._rounding_has_slope = type(recipe.rounding).slope is not Rounding.slope
         self._worn: Tensors = {}
-        self._live: Tensors = {}
-        self._standing: dict[str, tuple[tuple[Tensor, ...], tuple[Tensor, ...]]] = {}
         drawn = self.scoring.init(self.effective, seed_scores)
         self.scores = {
-            name: nn.Parameter(torch.empty_like(weight).copy_(drawn[name]))
+            name: nn.Parameter(torch.empty_like(weight).copy_(drawn.pop(name)))
             for name, weight in self.effective.items()
         }
-        self._cuts = {name: Cut(weight) for name, weight in self.parameters.items()}
         self._moving = {
             name: [nn.Parameter(piece) for piece in cut.split(self.scores[name].detach())]
             for name, cut in self._cuts.items()
@@ -53,7 +53,15 @@ class ScoredNet(MaskedNet):
         own = {id(parameter) for parameter in self.parameters.values()}
         for parameter in model.parameters():
             parameter.requires_grad_(id(parameter) in own)
-        self.freeze_(self.alive, {tuple(self.parameters): total(self.alive)})
+        self.freeze_(self.alive, {tuple(self.parameters): total(self.effective)})
+
+    def _stand(self, name: str, weight: Tensor) -> Standing:
+        """Keep the weights of a layer so that they can be cut as its scores are.
+
+        Where none ever dies, they are read as they are, which is faster.
+        """
+        laid_out = self._laid_out(name, weight)
+        return Whole.of(laid_out) if self.recipe.rounding.spends_budget else stand(laid_out)
 
     @property
     def view(self) -> Tensors:
@@ -68,13 +76,14 @@ class ScoredNet(MaskedNet):
         """
         rng = torch.Generator()
         rng.set_state(self._drawn_from)
-        masks = self.recipe.rounding.masks(self.view, self.alive, self.shares, rng)
-        return {name: mask.bool() & self.alive[name] for name, mask in masks}
+        alive = self.alive
+        masks = self.recipe.rounding.masks(self.view, alive, self.shares, rng)
+        return {name: mask.bool() & alive[name] for name, mask in masks}
 
     @property
     def weights(self) -> Tensors:
         """The weights that stand still."""
-        return self._before_pruning
+        return {name: standing.weights for name, standing in self._standing.items()}
 
     def trainable(self) -> list[nn.Parameter]:
         """List the scores, in the pieces that move together."""
@@ -84,16 +93,10 @@ class ScoredNet(MaskedNet):
     def freeze_(self, alive: Tensors, shares: Shares) -> None:
         """Narrow what may be used, or what the rounding may keep, and round anew."""
         self.shares = shares
-        self.alive = {name: self._laid_out(name, q.to(torch.bool)) for name, q in alive.items()}
-        self._standing = {}  # or what lived so far would stay in memory beside what lives now
-        for name, weight in self._before_pruning.items():
-            kept = self._before_pruning[name] = self._laid_out(name, weight)
-            alive_here = self.alive[name]
-            # The kept ones themselves where all live, as in Edge-Popup: a copy less in memory.
-            self._live[name] = kept if alive_here.all() else kept * alive_here
-        self._standing = {
-            name: (cut.split(self._live[name]), cut.split(self.alive[name]))
-            for name, cut in self._cuts.items()
+        self._keep(self._standing, alive)
+        self._standing_pieces = {
+            name: standing.parts.split(self._cuts[name])
+            for name, standing in self._standing.items()
         }
         self._shares_in = {
             unit: {group: n for group, n in shares.items() if set(group) <= set(unit)}
@@ -187,10 +190,11 @@ class ScoredNet(MaskedNet):
         }
         raw = {name: score.detach() for name, score in scores.items()}
         self.recipe.regularizer.add_gradient_(gradients, raw)
-        pieces = list(pieces)
-        with _only([piece.score for piece in pieces], optimizer):
+        waiting = deque(pieces)
+        with _only([piece.score for piece in waiting], optimizer):
             optimizer.step()
-        for piece in pieces:
+        while waiting:
+            piece = waiting.popleft()  # so that it takes no more memory than one of them
             piece.score.grad = None
             self.scoring.project_(piece.score.detach())
             if self.recipe.rounding.scope == "element":
@@ -213,7 +217,7 @@ class ScoredNet(MaskedNet):
             self._round(unit)
 
     def _round_piece(self, piece: Piece) -> None:
-        view, alive = {"": self.scoring.view(piece.score.detach())}, {"": piece.alive}
+        view, alive = {"": self.scoring.view(piece.score.detach())}, {"": piece.standing.alive}
         for _, mask in self.recipe.rounding.masks(view, alive, {}, self.rng):
             wear_(piece.weight, piece.live, mask)
 
@@ -224,20 +228,20 @@ class ScoredNet(MaskedNet):
             if wearer.wear_([self._flat(name) for name in unit], pieces):
                 return
         view = {name: self.scoring.view(self.scores[name].detach()) for name in unit}
-        alive = {name: self.alive[name] for name in unit}
+        alive = {name: self._standing[name].parts.alive for name in unit}
         for name, mask in self.recipe.rounding.masks(view, alive, self._shares_in[unit], self.rng):
-            wear_(self.parameters[name].detach(), self._live[name], mask)
+            wear_(self.parameters[name].detach(), self._standing[name].parts.living(), mask)
 
     def _flat(self, name: str) -> Layer:
         """Lay out what belongs to a layer in one dimension."""
         cut = self._cuts[name]
-        tensors = (self.scores[name], self.parameters[name], self._live[name])
-        return Layer(name, cut, *(cut.flat(tensor.detach()) for tensor in tensors))
+        score, weight = (cut.flat(own[name].detach()) for own in (self.scores, self.parameters))
+        return Layer(name, cut, score, weight, self._standing[name].parts.seen(cut.flat))
 
     def _pieces(self, name: str) -> Iterator[Piece]:
         """Cut what belongs to a layer; what the network holds anew, since it may be replaced."""
         weight = self._cuts[name].split(self.parameters[name].detach())
-        parts = (self._moving[name], weight, *self._standing[name])
+        parts = (self._moving[name], weight, self._standing_pieces[name])
         return map(Piece, repeat(name), count(step=cutting.PIECE), *parts)
 
     def _laid_out(self, name: str, tensor: Tensor) -> Tensor:

@@ -2,13 +2,16 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from gemkit.pieces import Cut, Piece
+from gemkit.pieces import Cut
+from gemkit.standing import Living
 from gemkit.topk import Flat, as_array, bracket, joined, sample_stride, top
 
 
@@ -19,6 +22,22 @@ def wear_(weight: Tensor, live: Tensor, mask: Tensor) -> None:
     torch.mul(live, mask, out=weight)
 
 
+@dataclass
+class Piece:
+    """What belongs to some entries of a layer, which go through a step together."""
+
+    layer: str
+    start: int
+    score: nn.Parameter
+    weight: Tensor
+    standing: Living
+
+    @cached_property
+    def live(self) -> Tensor:
+        """The weights that stand still, as far as they live."""
+        return self.standing.living()
+
+
 class Layer(NamedTuple):
     """A layer in one dimension, as it lies in memory."""
 
@@ -26,7 +45,7 @@ class Layer(NamedTuple):
     cut: Cut
     score: Tensor
     weight: Tensor
-    live: Tensor
+    standing: Living
 
 
 class _Band(NamedTuple):
@@ -95,7 +114,7 @@ class TopWearer:
             layers, near, top([part for part, _ in near], wanted), strict=True
         ):
             places = torch.from_numpy(positions[mask])
-            layer.weight[places] = layer.live[places]
+            layer.weight[places] = layer.standing.seen(partial(_at, places)).living()
             last = min(last, float(part.values[mask].min(initial=math.inf)))
         apart = (bands[0].high - bands[0].low) / inside  # neighbours, around the last one
         self._expect_near(last, apart * max(16, size / 8192))
@@ -132,6 +151,10 @@ def _sort_out_(piece: Piece, view: Callable[[Tensor], Tensor], low: float, high:
         low=low,
         high=high,
     )
+
+
+def _at(places: Tensor, part: Tensor) -> Tensor:
+    return part[places]
 
 
 def _near(layer: Layer, bands: Sequence[_Band]) -> tuple[Flat, np.ndarray]:

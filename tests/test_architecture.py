@@ -16,7 +16,8 @@ ROOT = Path(gemkit.__file__).parent
 # A package stands for all its modules that no row names.
 ROWS = [
     ["errors", "events", "wording"],
-    ["tensors", "topk", "kernels", "pieces", "wearing", "files", "stateful", "allocator"],
+    ["tensors", "topk", "kernels", "files", "stateful", "allocator"],
+    ["pieces", "standing", "wearing"],
     [
         "selection",
         "probe",

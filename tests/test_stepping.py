@@ -79,8 +79,7 @@ def test_weights_that_all_live_are_kept_once_also_after_a_restart(pruner):
     again.restore_(saved)
     for one in (net, again):
         for name, weight in one.weights.items():
-            (live, *_), _ = one._standing[name]
-            assert live.data_ptr() == weight.data_ptr(), name
+            assert one._standing[name].parts.living().data_ptr() == weight.data_ptr(), name
             assert weight.stride() == one.parameters[name].stride(), name
     some = {name: torch.arange(q.numel()).view(q.shape) % 2 == 0 for name, q in net.alive.items()}
     before = {name: weight.clone() for name, weight in net.weights.items()}
