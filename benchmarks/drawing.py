@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks import growth, step
-from benchmarks.step import KEEPING, PLAIN, USUAL
+from benchmarks.step import KEEPING, LEAN, PLAIN, USUAL
 from gemkit.report.canvas import canvas, save
 from gemkit.report.ledger import Row
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _LOOKS = {
     KEEPING: ("#999999", "s"),
     "gem_miner": ("#0072b2", "o"),
+    LEAN: ("#56b4e9", "P"),
     "edge_popup": ("#d55e00", "^"),
     "finetune": ("#009e73", "D"),
     USUAL: ("#e69f00", "x"),
@@ -52,7 +53,7 @@ def _steps(axes: "Axes", rows: list[Row]) -> None:
         colour, marker = _LOOKS[name]
         heights = [row["ratios"][name] for row in rows]
         axes.errorbar(
-            [column + 0.13 * (place - 2) for column in range(len(rows))],
+            [column + 0.12 * (place - 2.5) for column in range(len(rows))],
             [middle for _, middle, _ in heights],
             [
                 [middle - low for low, middle, _ in heights],

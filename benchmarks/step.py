@@ -7,9 +7,10 @@ and fused SGD with momentum. gemkit's are those of its engine after a freeze, at
 gemkit lets a process keep the memory it frees, which plain PyTorch does not, the plain step is
 measured so, too: what remains against that one is the price of a search. And as a search is
 usually written with masks that autograd sees, Gem-Miner is also measured like that, keeping its
-memory, too.
+memory, too. A lean Gem-Miner trades time for memory (see benchmarks.memory).
 """
 
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -23,15 +24,17 @@ from benchmarks.usual import usual_step
 from gemkit import Plan, Runtime, load_plugins
 from gemkit.allocator import keep_memory
 from gemkit.freezing import freeze
+from gemkit.lean import LeanNet
 from gemkit.masking import MaskedNet
+from gemkit.recipe import Recipe
 from gemkit.report.ledger import Row
 from gemkit.scored import ScoredNet
-from gemkit.tensors import generator, prunable_names
+from gemkit.tensors import generator, parameters_of, prunable_names
 from gemkit.training import Trainer, make_fabric, place
 
 PLAIN, KEEPING = "plain", "plain, keeping memory"
-USUAL = "gem_miner as usual"
-STEPS = (PLAIN, KEEPING, "gem_miner", "edge_popup", "finetune", USUAL)
+USUAL, LEAN = "gem_miner as usual", "gem_miner, lean"
+STEPS = (PLAIN, KEEPING, "gem_miner", LEAN, "edge_popup", "finetune", USUAL)
 NETWORKS = (
     "resnet20",
     "vgg16",
@@ -59,18 +62,30 @@ def plain_step(model: nn.Module, batch: Batch) -> Lap:
 def gemkit_step(what: str, model: nn.Module, batch: Batch, density: float) -> Lap:
     """The engine's own step, after a freeze."""
     runtime = Runtime(device="cpu")
-    recipe = load_plugins(only=[]).recipe("magnitude" if what == "finetune" else what)
+    pruner = {"finetune": "magnitude", LEAN: "gem_miner"}.get(what, what)
+    recipe = load_plugins(only=[]).recipe(pruner)
     fabric = make_fabric(runtime)
     model, names = place(model, fabric, runtime), prunable_names(model)
     if what == "finetune":
         net = MaskedNet(model, names)
         freeze(net, recipe, density, {name: w.abs() for name, w in net.effective.items()})
     else:
-        net = ScoredNet(model, names, recipe, generator(0, "scores"))
+        start_(model, names, recipe)
+        kind = LeanNet if what == LEAN else ScoredNet
+        net = kind(model, names, recipe, generator(0, "scores"))
         freeze(net, recipe, density, net.view)
     trainer = Trainer(net, Plan(lr=1e-3), fabric, runtime)
     trainer.module.train()
     return lambda: trainer.step(batch, lr=1e-3)
+
+
+@torch.no_grad()
+def start_(model: nn.Module, names: Sequence[str], recipe: Recipe) -> None:
+    """Let the weights begin as the recipe says."""
+    parameters = parameters_of(model, names)
+    drawn = recipe.init.draw({**parameters}, generator(0, "weights"))
+    for name, parameter in parameters.items():
+        parameter.copy_(drawn.pop(name))
 
 
 def step_of(what: str, network: str, density: float = 0.05) -> Lap:

@@ -2,9 +2,14 @@
 
 from collections.abc import Iterator
 
+import torch
+
 from gemkit.errors import FitError
-from gemkit.parts import LearnedScores
+from gemkit.parts import LearnedScores, Rounding
+from gemkit.plan import Runtime
 from gemkit.recipe import Recipe
+from gemkit.standing import Signed
+from gemkit.tensors import generator
 from gemkit.wording import number_of
 
 
@@ -13,9 +18,11 @@ def needs_training(recipe: Recipe) -> bool:
     return isinstance(recipe.scores, LearnedScores) or recipe.schedule.trains
 
 
-def check_fit(recipe: Recipe, *, epochs: int, density: float) -> None:
+def check_fit(recipe: Recipe, *, epochs: int, density: float, runtime: Runtime) -> None:
     """Raise one FitError that lists every misfit of the recipe with itself and with the run."""
     problems = list(misfits(recipe, epochs=epochs, density=density))
+    if runtime.lean:
+        problems += _lean_misfits(recipe, runtime)
     if problems:
         lines = "\n".join(f"  - {problem}" for problem in problems)
         raise FitError(f"pruner '{recipe.pruner}': these parts do not fit together\n{lines}")
@@ -63,6 +70,29 @@ def misfits(recipe: Recipe, *, epochs: int, density: float) -> Iterator[str]:
                 f"schedule '{recipe.schedule.name}' never freezes in {number_of(epochs, 'epoch')}, "
                 "so nothing would be pruned; train longer, or use another schedule"
             )
+
+
+def _lean_misfits(recipe: Recipe, runtime: Runtime) -> Iterator[str]:
+    """Yield what keeps scores from moving layer by layer within the backward pass."""
+    scores, rounding, regularizer = recipe.scores, recipe.rounding, recipe.regularizer
+    without = "or leave out --lean (lean=True)"
+    if not isinstance(scores, LearnedScores):
+        yield f"scores '{scores.name}' are not learned, so lean would save nothing; leave it out"
+        return
+    if rounding.scope != "element" or type(rounding).slope is not Rounding.slope:
+        yield f"rounding '{rounding.name}' looks beyond each score; use 'threshold', {without}"
+    if regularizer.scope == "network":
+        yield f"regularizer '{regularizer.name}' looks at all layers; use 'l2' or 'l1', {without}"
+    drawn = recipe.init.draw({"": torch.ones(8, 9)}, generator(0, "fit"))
+    if Signed.of(drawn[""]) is None:
+        yield (
+            f"init '{recipe.init.name}' draws weights of many sizes, and lean keeps their signs "
+            f"alone; use 'signed_constant', {without}"
+        )
+    if runtime.compile:
+        yield f"a compiled network computes in its own way; leave out --compile, {without}"
+    if runtime.devices > 1:
+        yield f"several processes average gradients before scores move; use one, {without}"
 
 
 def _rewind_misfits(recipe: Recipe, first: int) -> Iterator[str]:

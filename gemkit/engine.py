@@ -17,6 +17,7 @@ from gemkit.errors import FitError
 from gemkit.events import Noted
 from gemkit.freezing import Freezer
 from gemkit.keeping import Keeper
+from gemkit.lean import LARGE, LeanNet
 from gemkit.masking import MaskedNet
 from gemkit.outputs import check_labels
 from gemkit.parts import Freeze, LearnedScores
@@ -44,6 +45,10 @@ _NO_TIME_LEFT = (
     "the last freeze falls on the end of the search, so no score can adapt to it; train longer or "
     "choose another schedule.every"
 )
+_TOO_SMALL = (
+    f"no layer has {LARGE:,} weights or more, so being lean saves nothing: this search takes the "
+    "memory it always takes"
+)
 
 
 def search(
@@ -70,7 +75,8 @@ def search(
     phase = Phase("search", data, seed, runtime or Runtime(), observers, fabric, keeper)
     plan = search_plan(recipe, plan or Plan(), data)
     target = recipe.density or density
-    check_fit(recipe, epochs=plan.epochs, density=target)
+    machine = phase.runtime.model_copy(update={"devices": phase.fabric.world_size})
+    check_fit(recipe, epochs=plan.epochs, density=target, runtime=machine)
     with seeded(seed, phase.fabric.device):
         net = _prepare(_aimed(recipe, target), model, phase)
         _refuse_empty(target, net)
@@ -82,6 +88,8 @@ def search(
         ways = laps(recipe.rewind, freezes, plan.epochs * per_epoch, per_epoch)
         if isinstance(net, ScoredNet) and not ways[-1]:
             phase.tell(Noted(_NO_TIME_LEFT))
+        if isinstance(net, LeanNet) and not net.folds:
+            phase.tell(Noted(_TOO_SMALL))
         training = Training(phase, trainer, ways)
         rewinder = Rewinder(recipe.rewind, training)
         phase.begin(net=net, trainer=trainer, training=training, freezer=freezer, rewinder=rewinder)
@@ -205,7 +213,8 @@ def _prepare(recipe: Recipe, model: nn.Module, phase: Phase) -> MaskedNet:
     check_labels(own, phase.data)
     own = place(own, phase.fabric, phase.runtime)
     if isinstance(recipe.scores, LearnedScores):
-        return ScoredNet(own, names, recipe, generator(phase.seed, "scores"))
+        kind = LeanNet if phase.runtime.lean else ScoredNet
+        return kind(own, names, recipe, generator(phase.seed, "scores"))
     return MaskedNet(own, names)
 
 

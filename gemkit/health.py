@@ -33,14 +33,18 @@ class Health:
         )
         """Buffers that begin with infinities, as causal masks do, and are what they should be."""
 
-    def watch(self, loss: Tensor, step: int, images: Tensor, lr: float) -> None:
-        """Note a loss that is not finite; where it is looked at, stop before it does harm."""
-        if not self.at_once:
-            fine = loss.detach().isfinite() | (self._first_bad > 0)
-            self._first_bad = torch.where(fine, self._first_bad, step)
-        elif not loss.detach().isfinite():
-            where = trace(self.net, images, self._meant)
-            raise diverged(step, f"the loss is {loss.item()}; {where}", lr)
+    def watch(self, loss: Tensor, step: int) -> bool:
+        """Note a loss that is not finite; tell whether to go on, where that can be told."""
+        if self.at_once:
+            return bool(loss.detach().isfinite())
+        fine = loss.detach().isfinite() | (self._first_bad > 0)
+        self._first_bad = torch.where(fine, self._first_bad, step)
+        return True
+
+    def explain(self, loss: Tensor, step: int, images: Tensor, lr: float) -> TrainingError:
+        """Trace a loss that is not finite to where it comes from."""
+        where = trace(self.net, images, self._meant)
+        return diverged(step, f"the loss is {loss.item()}; {where}", lr)
 
     def check(self, step: int, lr: float) -> None:
         """Stop if a step had a bad loss since last asked, or what is trained is not finite now."""
@@ -61,6 +65,7 @@ def unfinite(net: MaskedNet, meant: Container[str] = ()) -> str | None:
 
     This takes one look at the device.
     """
+    net.settle_()
     scores = net.raw_scores if isinstance(net, ScoredNet) else {}
     kinds: Mapping[str, Mapping[str, Tensor]] = {
         "scores": scores,

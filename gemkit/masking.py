@@ -6,6 +6,7 @@ and `state_dict` keeps its keys. What belongs to pruning lives beside the model,
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 
 import torch
@@ -124,6 +125,15 @@ class MaskedNet:
         self._keep({name: self._stand(name, weight) for name, weight in free.items()}, alive)
         shares = {tuple(group): int(n) for group, n in state.get("shares", [])}
         self.freeze_(alive, shares)
+
+    def passing(
+        self, images: Tensor, optimizer: torch.optim.Optimizer
+    ) -> AbstractContextManager[None]:
+        """Surround the passes through the model and the `step` that they are for."""
+        return nullcontext()
+
+    def settle_(self) -> None:
+        """Let the model hold all its weights, where passes leave it without some."""
 
     @torch.no_grad()
     def step(self, optimizer: torch.optim.Optimizer) -> None:

@@ -79,6 +79,9 @@ class Runtime(BaseModel):
         default="32", description="bf16 computes in mixed precision; scores stay in float32"
     )
     compile: bool = Field(default=False, description="compile the network with torch.compile")
+    lean: bool = Field(
+        default=False, description="search in the memory of plain training, a little slower"
+    )
     compact: bool = Field(
         default=False, description="fine-tune without the channels that a ticket has no use for"
     )

@@ -136,18 +136,22 @@ class ScoredNet(MaskedNet):
     def step(self, optimizer: torch.optim.Optimizer) -> None:
         """Take one step of the scores, and write the effective weights that follow."""
         self._worn = self.mask if self._rounding_has_slope else {}
-        scope = self.recipe.regularizer.scope
         for name in self.scores:
-            for piece in self._pulled_back(name):
-                if scope == "element":
-                    self._move({name: piece.score}, [piece], optimizer)
-            if scope == "layer":
-                self._move({name: self.scores[name]}, self._pieces(name), optimizer)
-        if scope == "network":
+            self._step_layer(name, optimizer)
+        if self.recipe.regularizer.scope == "network":
             self._move(self.scores, chain.from_iterable(map(self._pieces, self.scores)), optimizer)
         self._round_units()
         for score in self.scores.values():  # only now: see docs/decisions/0007
             score.grad = None
+
+    def _step_layer(self, name: str, optimizer: torch.optim.Optimizer) -> None:
+        """Pull a layer's gradient back, and move its scores unless they wait for other layers."""
+        scope = self.recipe.regularizer.scope
+        for piece in self._pulled_back(name):
+            if scope == "element":
+                self._move({name: piece.score}, [piece], optimizer)
+        if scope == "layer":
+            self._move({name: self.scores[name]}, self._pieces(name), optimizer)
 
     @torch.no_grad()
     def pull_back_(self, name: str) -> None:
@@ -219,7 +223,11 @@ class ScoredNet(MaskedNet):
     def _round_piece(self, piece: Piece) -> None:
         view, alive = {"": self.scoring.view(piece.score.detach())}, {"": piece.standing.alive}
         for _, mask in self.recipe.rounding.masks(view, alive, {}, self.rng):
-            wear_(piece.weight, piece.live, mask)
+            self._wear_piece(piece, mask)
+
+    def _wear_piece(self, piece: Piece, mask: Tensor) -> None:
+        """Write the effective weights of a piece."""
+        wear_(piece.weight, piece.live, mask)
 
     def _round(self, unit: tuple[str, ...]) -> None:
         self._drawn_from = self.rng.get_state()

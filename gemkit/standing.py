@@ -117,6 +117,24 @@ class Signs:
 
 
 @dataclass(frozen=True)
+class WornSigns(Signs):
+    """The same, doubled where the mask that the network wears has a one."""
+
+    def living(self) -> Tensor:
+        """Return the weights with zeros for dead ones."""
+        return super().living().clamp_(-self.size, self.size)
+
+    def wear_(self, mask: Tensor) -> None:
+        """Note a mask of zeros and ones; dead weights stay out whatever it says."""
+        self.signs.clamp_(-1, 1).mul_(mask.to(torch.int8).add_(1))
+
+    def write_(self, weight: Tensor) -> None:
+        """Write the weights under the mask that was noted."""
+        weight.copy_(self.signs).mul_(self.size / 2)
+        torch.ops.aten.hardshrink.out(weight, 0.75 * self.size, out=weight)
+
+
+@dataclass(frozen=True)
 class Signed:
     """A layer whose weights differ in nothing but their signs.
 
@@ -132,8 +150,8 @@ class Signed:
         if not weight.numel():
             return None
         low, high = (float(size) for size in weight.abs().aminmax())
-        if low != high or not 0 < high < math.inf:
-            return None
+        if low != high or not 2 * torch.finfo(weight.dtype).tiny <= high < math.inf:
+            return None  # half of it must be exact, too
         signs = torch.empty_like(weight, dtype=torch.int8).copy_(weight.sign())
         return cls(Signs(signs, high, weight.dtype), np.packbits((signs < 0).cpu().numpy()))
 
@@ -145,6 +163,11 @@ class Signed:
     def under(self, alive: Tensor) -> Signed:
         """Return the same weights, of which just these live."""
         return replace(self, parts=self.parts.seen(lambda _: self._signs().mul_(alive)))
+
+    def wearing(self) -> Signed:
+        """Return the same weights, whose bytes also note what mask the network wears."""
+        own = self.parts
+        return replace(self, parts=WornSigns(own.signs, own.size, own.dtype))
 
     def _signs(self) -> Tensor:
         """Return the signs of all weights, laid out as those of the living are."""

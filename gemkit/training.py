@@ -137,16 +137,22 @@ class Trainer:
             group["lr"] = lr
         images, labels = batch
         images = self._as_parameters(images)
-        buffers = self._buffers() if self.plan.on_nan == "skip" else []
-        loss = F.cross_entropy(self.module(images), labels)
-        if self.plan.on_nan == "skip" and not self._is_finite(loss):
+        skips = self.plan.on_nan == "skip"
+        buffers = self._buffers() if skips else []
+        with self.net.passing(images, self.optimizer):
+            loss = F.cross_entropy(self.module(images), labels)
+            fine = self._is_finite(loss) if skips else self.health.watch(loss, number)
+            if fine:
+                self.fabric.backward(loss)
+                self.net.step(self.optimizer)
+        if fine:
+            self.loss.update(loss.detach())
+            return True
+        self.net.settle_()
+        if skips:
             self._undo(buffers, number, lr)
             return False
-        self.health.watch(loss, number, images, lr)
-        self.fabric.backward(loss)
-        self.net.step(self.optimizer)
-        self.loss.update(loss.detach())
-        return True
+        raise self.health.explain(loss, number, images, lr)
 
     def _buffers(self) -> list[Tensor]:
         return [buffer.clone() for buffer in self.net.model.buffers()]

@@ -28,7 +28,7 @@ ROWS = [
         "data.__init__",
     ],
     ["collapse", "drawing", "parts"],
-    ["recipe", "masking", "scored", "plan"],
+    ["recipe", "masking", "scored", "lean", "plan"],
     [
         "compose",
         "training",

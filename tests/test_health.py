@@ -123,16 +123,16 @@ def test_a_healthy_step_never_waits_for_the_device():
     net = MaskedNet(tiny_net(), ["0.weight"])
     meta = torch.device("meta")
     loss = torch.empty((), device=meta)
-    Health(net, meta, at_once=False).watch(loss, 1, loss, 0.1)
+    Health(net, meta, at_once=False).watch(loss, 1)
     with pytest.raises((RuntimeError, NotImplementedError)):
-        Health(net, meta, at_once=True).watch(loss, 1, loss, 0.1)
+        Health(net, meta, at_once=True).watch(loss, 1)
 
 
 def test_the_first_bad_step_is_told_when_somebody_asks(device):
     net = MaskedNet(tiny_net().to(device), ["0.weight"])
     health = Health(net, device, at_once=False)
     for step, loss in enumerate((1.0, 2.0, math.inf, 3.0, math.nan), 1):
-        health.watch(torch.tensor(loss, device=device), step, torch.zeros(1), 0.1)
+        health.watch(torch.tensor(loss, device=device), step)
         if step == 2:
             health.check(step, 0.1)
     with pytest.raises(TrainingError, match="at step 3: the loss is not finite; by now"):

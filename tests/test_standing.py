@@ -68,7 +68,7 @@ def test_weights_of_several_sizes_are_kept_whole(odd):
     assert isinstance(stand(weight), Whole)
 
 
-@pytest.mark.parametrize("size", [0.0, math.nan, math.inf])
+@pytest.mark.parametrize("size", [0.0, 1e-38, math.nan, math.inf])
 def test_signs_alone_do_not_make_a_weight(size):
     assert isinstance(stand(signed(0, size)), Whole)
     assert isinstance(stand(torch.zeros(0, 4)), Whole)

@@ -40,6 +40,14 @@ _COMPACT = option(
     is_flag=True,
     help="Fine-tune without the channels a ticket has no use for: the same training, faster.",
 )
+_LEAN = option(
+    "Machine",
+    "--lean",
+    is_flag=True,
+    help="Learn scores in the memory that plain training takes; steps are slower.",
+)
+_TRAINING = {**_MACHINE, "compile": _COMPILE, "compact": _COMPACT}
 measuring_machine_options = bundle("machine", _MACHINE)
 searching_machine_options = bundle("machine", {**_MACHINE, "compile": _COMPILE})
-training_machine_options = bundle("machine", {**_MACHINE, "compile": _COMPILE, "compact": _COMPACT})
+training_machine_options = bundle("machine", _TRAINING)
+running_machine_options = bundle("machine", {**_TRAINING, "lean": _LEAN})

@@ -7,7 +7,7 @@ import click
 
 from gemkit.cli.answers import Answer, answers_json
 from gemkit.cli.check import SEEDS
-from gemkit.cli.machine_options import training_machine_options
+from gemkit.cli.machine_options import running_machine_options
 from gemkit.cli.output_options import CHECKPOINT_MINUTES, checkpoint_option
 from gemkit.cli.recipe_options import (
     fields_option,
@@ -127,7 +127,7 @@ training_options = bundle(
     default=SEEDS,
     help="Seeds to compare over, this run's first.",
 )
-@training_machine_options
+@running_machine_options
 @option(
     "Output",
     "--out",
