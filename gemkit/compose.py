@@ -2,14 +2,10 @@
 
 from collections.abc import Iterator
 
-import torch
-
 from gemkit.errors import FitError
 from gemkit.parts import LearnedScores, Rounding
 from gemkit.plan import Runtime
 from gemkit.recipe import Recipe
-from gemkit.standing import Signed
-from gemkit.tensors import generator
 from gemkit.wording import number_of
 
 
@@ -75,24 +71,24 @@ def misfits(recipe: Recipe, *, epochs: int, density: float) -> Iterator[str]:
 def _lean_misfits(recipe: Recipe, runtime: Runtime) -> Iterator[str]:
     """Yield what keeps scores from moving layer by layer within the backward pass."""
     scores, rounding, regularizer = recipe.scores, recipe.rounding, recipe.regularizer
-    without = "or leave out --lean (lean=True)"
+    without = "or search without --lean (in Python, lean=False)"
     if not isinstance(scores, LearnedScores):
-        yield f"scores '{scores.name}' are not learned, so lean would save nothing; leave it out"
+        yield f"scores '{scores.name}' are not learned, so --lean (lean=True) would save nothing"
         return
     if rounding.scope != "element" or type(rounding).slope is not Rounding.slope:
-        yield f"rounding '{rounding.name}' looks beyond each score; use 'threshold', {without}"
-    if regularizer.scope == "network":
-        yield f"regularizer '{regularizer.name}' looks at all layers; use 'l2' or 'l1', {without}"
-    drawn = recipe.init.draw({"": torch.ones(8, 9)}, generator(0, "fit"))
-    if Signed.of(drawn[""]) is None:
         yield (
-            f"init '{recipe.init.name}' draws weights of many sizes, and lean keeps their signs "
-            f"alone; use 'signed_constant', {without}"
+            f"rounding '{rounding.name}' does not round every score by itself, which a lean search "
+            f"needs; use 'threshold', {without}"
+        )
+    if regularizer.scope == "network":
+        yield (
+            f"regularizer '{regularizer.name}' looks at all layers at once, which a lean search "
+            f"cannot; use 'l2' or 'l1', {without}"
         )
     if runtime.compile:
-        yield f"a compiled network computes in its own way; leave out --compile, {without}"
+        yield f"a compiled network cannot hide its weights; leave out --compile, {without}"
     if runtime.devices > 1:
-        yield f"several processes average gradients before scores move; use one, {without}"
+        yield f"several devices average gradients before scores move; use one, {without}"
 
 
 def _rewind_misfits(recipe: Recipe, first: int) -> Iterator[str]:

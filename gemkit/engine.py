@@ -46,8 +46,8 @@ _NO_TIME_LEFT = (
     "choose another schedule.every"
 )
 _TOO_SMALL = (
-    f"no layer has {LARGE:,} weights or more, so being lean saves nothing: this search takes the "
-    "memory it always takes"
+    f"being lean saves nothing here, because no layer has {LARGE:,} weights or more that differ in "
+    "their signs alone"
 )
 
 
@@ -208,8 +208,8 @@ def _prepare(recipe: Recipe, model: nn.Module, phase: Phase) -> MaskedNet:
     parameters = parameters_of(own, names := prunable_names(own))
     weights = {name: parameter.detach() for name, parameter in parameters.items()}
     drawn = recipe.init.draw(weights, generator(phase.seed, "weights"))
-    for name, weight in weights.items():
-        weight.copy_(drawn[name])
+    for name, weight in list(weights.items()):
+        weight.copy_(drawn.pop(name))  # one copy less in memory, layer by layer
     check_labels(own, phase.data)
     own = place(own, phase.fabric, phase.runtime)
     if isinstance(recipe.scores, LearnedScores):

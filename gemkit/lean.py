@@ -1,4 +1,4 @@
-"""A search in the memory of plain training: weights are bytes until the network computes with them.
+"""Steps in the memory of plain training: weights are bytes until the network computes with them.
 
 Plain training holds a weight, its gradient and its momentum. A search holds a score and its
 momentum, too, and has little room for more. So in a lean step a layer's effective weights exist
@@ -7,10 +7,11 @@ backward pass, and gone when that has found their gradient, with which the score
 When training pauses, the model holds its weights as ever. No number differs from any other search.
 """
 
+import copy
 import math
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
@@ -24,16 +25,43 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
+from gemkit.allocator import give_back
 from gemkit.errors import FitError, TrainingError
 from gemkit.recipe import Recipe
 from gemkit.scored import ScoredNet
 from gemkit.standing import Signed, Standing, WornSigns
 from gemkit.stateful import State
-from gemkit.tensors import Tensors, seeded
+from gemkit.tensors import Tensors, generator, parameters_of, prunable_names, seeded
 from gemkit.wearing import Piece
 
 LARGE = 1 << 18
 """Weights of a layer that is worth hiding: for a smaller one it takes long, and saves little."""
+
+
+NOT_LEAN = "search without --lean (in Python, lean=False)"
+
+
+def _unsigned() -> FitError:
+    return FitError(
+        "no layer has weights that differ in nothing but their signs, which is what a lean search "
+        f"keeps of them; use init 'signed_constant', or {NOT_LEAN}"
+    )
+
+
+def check_weights(recipe: Recipe, model: nn.Module) -> None:
+    """Refuse a lean search, before it begins, of weights that are more than their signs."""
+    parameters = parameters_of(model, prunable_names(model))
+    weights = {name: parameter.detach() for name, parameter in parameters.items()}
+    drawn = recipe.init.draw(weights, generator(0, "weights"))
+    if not any(Signed.of(weight) for weight in drawn.values()):
+        raise _unsigned()
+
+
+class _Kept(NamedTuple):
+    """What the graph of a forward pass remembers of a tensor."""
+
+    tensor: Tensor
+    version: int
 
 
 class _Hidden(NamedTuple):
@@ -53,18 +81,18 @@ class _Room:
     holds, as a checkpoint within the network may, is not written over.
     """
 
-    def __init__(self, layers: Sequence[Tensor]) -> None:
-        sizes = [layer.numel() for layer in layers if layer.is_cpu]
-        self._memory = torch.empty(max(sizes), dtype=layers[0].dtype).numpy() if sizes else None
+    def __init__(self, layers: Iterable[Tensor]) -> None:
+        largest = max((layer.nbytes for layer in layers if layer.is_cpu), default=0)
+        self._memory = torch.empty(largest, dtype=torch.uint8).numpy()
         self._lent: weakref.ref[np.ndarray] | None = None
 
     def lend(self, like: Tensor) -> Tensor | None:
-        """Return a tensor of this size and layout, if there is room for it."""
-        if self._memory is None or (self._lent and self._lent() is not None):
+        """Return a tensor of this size, type and layout, if there is room for it."""
+        if not like.is_cpu or (self._lent and self._lent() is not None):
             return None
-        part = self._memory[: like.numel()]
+        part = self._memory[: like.nbytes]
         self._lent = weakref.ref(part)
-        return torch.from_numpy(part).as_strided(like.shape, like.stride())
+        return torch.from_numpy(part).view(like.dtype).as_strided(like.shape, like.stride())
 
 
 class LeanNet(ScoredNet):
@@ -72,24 +100,23 @@ class LeanNet(ScoredNet):
 
     `settle_` lets it hold them again. A weight that the model also uses outside of the layer it
     belongs to stays, and so do weights of several sizes. What is hidden is not a number, so that
-    nobody can use it unnoticed.
+    its use shows.
     """
 
     def __init__(
         self, model: nn.Module, names: Sequence[str], recipe: Recipe, seed_scores: torch.Generator
     ) -> None:
         self._owners: dict[nn.Module, list[str]] | None = None
+        self._held_all = True
+        self._passing = False
         self._hidden: set[str] = set()
         self._moved: set[str] = set()
         self._open: Counter[str] = Counter()
         self._in_use: dict[int | None, str] = {}
         super().__init__(model, names, recipe, seed_scores)
-        self._room = _Room([self.scores[name] for name in self.folds])
+        self._room = _Room(self.scores[name] for name in self.folds)
         if not any(isinstance(standing, Signed) for standing in self._standing.values()):
-            raise FitError(
-                "no layer has weights that differ in nothing but their signs, which is what a lean "
-                "search keeps of them; use init 'signed_constant', or leave out --lean (lean=True)"
-            )
+            raise _unsigned()
 
     @property
     def folds(self) -> list[str]:
@@ -128,6 +155,7 @@ class LeanNet(ScoredNet):
 
     def settle_(self) -> None:
         """Let the model hold all its weights again."""
+        self._held_all = True
         for name in list(self._hidden):
             self._show(name, for_good=True)
 
@@ -164,13 +192,16 @@ class LeanNet(ScoredNet):
         if not self._owners:
             yield
             return
-        names = list(dict.fromkeys(chain.from_iterable(self._owners.values())))
         handles = _around(self._owners, self._enter, self._leave)
-        for name in names:
+        for name in self._hideable:
             self._hide(name)
             parameter: Any = self.parameters[name]  # torch gives what follows no type
             take = partial(self._take, name, optimizer)
             handles.append(parameter.register_post_accumulate_grad_hook(take))
+        if self._held_all:
+            self._held_all = False
+            give_back()  # or what it held would stay with the process all the same
+        self._passing = True
         try:
             with saved_tensors_hooks(self._pack, self._unpack):
                 yield
@@ -180,31 +211,54 @@ class LeanNet(ScoredNet):
         finally:
             for handle in handles:
                 handle.remove()
+            self._passing = False
             self._open.clear()
+            self._in_use.clear()
             self._moved.clear()
+
+    @property
+    def _hideable(self) -> list[str]:
+        """The layers whose weights come and go, each of them once."""
+        return list(dict.fromkeys(chain.from_iterable((self._owners or {}).values())))
 
     def _enter(self, names: Sequence[str]) -> None:
         self._open.update(names)
         for name in names:
+            self._refuse_moved(name)
             self._show(name)
             self._in_use[_place(self.parameters[name])] = name
 
     def _leave(self, names: Sequence[str]) -> None:
         self._open.subtract(names)
+        self._in_use = {place: name for place, name in self._in_use.items() if self._open[name]}
         for name in names:
-            self._in_use.pop(_place(self.parameters[name]), None)
             self._hide(name)
 
-    def _pack(self, tensor: Tensor) -> Tensor | _Hidden:
+    def _refuse_moved(self, name: str) -> None:
+        """Stop where a layer that the step is done with is needed once more."""
+        if name in self._moved:
+            raise TrainingError(
+                f"'{name}' is needed again after its gradient was there, as where reentrant "
+                "checkpoints share a layer, and by then a lean search has moved its scores; "
+                f"checkpoint with use_reentrant=False, or {NOT_LEAN}"
+            )
+
+    def _pack(self, tensor: Tensor) -> _Kept | _Hidden:
         """Let the graph remember only which weight it needs, if it is one that will be hidden."""
         name = self._in_use.get(_place(tensor))
         if name is None or tensor.dtype != self.scores[name].dtype:
-            return tensor
+            return _Kept(tensor, tensor._version)
         return _Hidden(name, tensor.size(), tensor.stride(), int(tensor.storage_offset()))
 
-    def _unpack(self, kept: Tensor | _Hidden) -> Tensor:
-        if isinstance(kept, Tensor):
-            return kept
+    def _unpack(self, kept: _Kept | _Hidden) -> Tensor:
+        if isinstance(kept, _Kept):
+            if kept.tensor._version != kept.version:  # torch leaves this check to us
+                raise RuntimeError(
+                    "one of the variables needed for gradient computation has been modified by an "
+                    "inplace operation"
+                )
+            return kept.tensor
+        self._refuse_moved(kept.name)
         self._show(kept.name)
         weight = self.parameters[kept.name].detach()
         return weight.as_strided(kept.size, kept.stride, kept.offset)
@@ -212,12 +266,7 @@ class LeanNet(ScoredNet):
     @torch.no_grad()
     def _take(self, name: str, optimizer: torch.optim.Optimizer, parameter: Tensor) -> None:
         """Move the scores of a layer whose gradient is complete."""
-        if name in self._moved:
-            raise TrainingError(
-                f"the gradient of '{name}' comes in several parts, as it does where reentrant "
-                "checkpoints share a layer, and a lean search needs it at once; checkpoint with "
-                "use_reentrant=False, or leave out --lean (lean=True)"
-            )
+        self._refuse_moved(name)
         self._moved.add(name)
         self._move_layer(name, optimizer)
         self._hide(name)
@@ -233,6 +282,8 @@ class LeanNet(ScoredNet):
         for name in self.scores:
             if name not in self._moved:
                 self._move_layer(name, optimizer)
+                if self._passing and name in self._hideable:
+                    self._hide(name)
         self._write(*(name for name in self.folds if name not in self._hidden))
 
     def _find_owners(self, images: Tensor) -> dict[nn.Module, list[str]]:
@@ -241,27 +292,18 @@ class LeanNet(ScoredNet):
         The images go through the model once, to see whether it uses weights elsewhere, too. That
         leaves no trace.
         """
-        names = {id(self.parameters[name]): name for name in self.folds}
-        owned = {
-            module: [names[id(own)] for own in module._parameters.values() if id(own) in names]
-            for module in self.model.modules()
-        }
-        uses = _Uses(names)
-        handles = _around(owned, uses.open.update, uses.open.subtract)
-        buffers = {buffer: buffer.clone() for buffer in self.model.buffers()}
-        try:
-            with torch.no_grad(), seeded(0, images.device), uses:
-                self.model(images)
-        finally:
-            for handle in handles:
-                handle.remove()
-            for buffer, before in buffers.items():
-                buffer.copy_(before)
-        return {
-            module: hidden
-            for module, own in owned.items()
-            if (hidden := [name for name in own if name not in uses.elsewhere])
-        }
+        model = copy.deepcopy(self.model)
+        weights = {name: model.get_parameter(name) for name in self.folds}
+        uses = _Uses({id(weight): name for name, weight in weights.items()})
+        versions = {name: weight._version for name, weight in weights.items()}
+        _around(uses.owned_in(model), uses.open.update, uses.open.subtract)
+        with torch.no_grad(), seeded(0, images.device), uses:
+            model(images)
+        stay = uses.elsewhere.union(
+            name for name, weight in weights.items() if weight._version != versions[name]
+        )
+        own = _Uses({id(self.parameters[name]): name for name in self.folds if name not in stay})
+        return own.owned_in(self.model)
 
 
 def _place(tensor: Tensor) -> int | None:
@@ -296,6 +338,16 @@ class _Uses(TorchFunctionMode):
         self.names = names
         self.open: Counter[str] = Counter()
         self.elsewhere: set[str] = set()
+
+    def owned_in(self, model: nn.Module) -> dict[nn.Module, list[str]]:
+        """Return the modules to which the weights belong."""
+        owned = {
+            module: [
+                self.names[id(own)] for own in module._parameters.values() if id(own) in self.names
+            ]
+            for module in model.modules()
+        }
+        return {module: names for module, names in owned.items() if names}
 
     def __torch_function__(
         self,

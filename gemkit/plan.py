@@ -80,7 +80,7 @@ class Runtime(BaseModel):
     )
     compile: bool = Field(default=False, description="compile the network with torch.compile")
     lean: bool = Field(
-        default=False, description="search in the memory of plain training, a little slower"
+        default=False, description="learn scores in the memory of plain training's steps"
     )
     compact: bool = Field(
         default=False, description="fine-tune without the channels that a ticket has no use for"

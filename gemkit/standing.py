@@ -126,7 +126,7 @@ class WornSigns(Signs):
 
     def wear_(self, mask: Tensor) -> None:
         """Note a mask of zeros and ones; dead weights stay out whatever it says."""
-        self.signs.clamp_(-1, 1).mul_(mask.to(torch.int8).add_(1))
+        self.signs.clamp_(-1, 1).mul_(mask.to(torch.int8).add(1))
 
     def write_(self, weight: Tensor) -> None:
         """Write the weights under the mask that was noted."""

@@ -100,7 +100,7 @@ def test_a_lean_search_that_dies_goes_on_to_the_same_ticket(tmp_path):
 
 
 class Watched(LeanNet):
-    """Notes how many layers had weights at once, and what was lent twice."""
+    """Notes how many layers had weights at once."""
 
     def __init__(self, *given):
         self.most = 0
@@ -194,9 +194,114 @@ def test_a_layer_that_checkpoints_share_is_refused_where_its_gradient_comes_in_p
         )
 
     assert_same(train(net, forward=forward(False)), train(plain))
-    with pytest.raises(TrainingError, match=r"gradient of 'twice\.weight' comes in several parts"):
+    with pytest.raises(TrainingError, match=r"'twice\.weight' is needed again after"):
         train(net, forward=forward(True))
     assert_all_there(net)
+
+
+class Owner(nn.Linear):
+    """A layer that does something else with its weight than to multiply."""
+
+    def __init__(self, what):
+        super().__init__(6, 6)
+        self.what = what
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        if self.what == "detaches":
+            x = torch.tanh(F.linear(x, self.weight.detach()))
+        if self.what == "changes":
+            with torch.no_grad():
+                self.weight.mul_(1.5)
+        if self.what == "replaces":
+            self.weight.data = self.weight.data * 1.5
+        if self.what == "counts":
+            x = x * self.calls
+        return super().forward(x)
+
+
+def own_net(what):
+    torch.manual_seed(0)
+    ends = nn.Linear(72, 6), nn.Linear(6, 3)
+    return nn.Sequential(nn.Flatten(), ends[0], nn.Tanh(), Owner(what), nn.Tanh(), ends[1])
+
+
+@pytest.mark.parametrize("room", [True, False])
+@pytest.mark.parametrize("what", ["changes", "replaces", "counts"])
+def test_layers_with_habits_of_their_own_learn_the_same(what, room, monkeypatch):
+    if not room:  # as on other devices
+        monkeypatch.setattr(lean._Room, "lend", lambda self, like: None)
+    net = train(started(LeanNet, own_net(what)))
+    assert not net._in_use
+    assert_same(net, train(started(ScoredNet, own_net(what))))
+
+
+def test_a_weight_that_is_needed_after_its_gradient_is_refused():
+    with pytest.raises(TrainingError, match=r"'3\.weight' is needed again.*search without --lean"):
+        train(started(LeanNet, own_net("detaches")))
+
+
+class Illegal(nn.Module):
+    """Changes in place what its own backward pass needs."""
+
+    def forward(self, x):
+        kept = x * 2
+        squared = kept * kept
+        kept.add_(1)
+        return squared
+
+
+@pytest.mark.parametrize("kind", [LeanNet, ScoredNet])
+def test_what_torch_refuses_stays_refused(kind):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(72, 6), Illegal(), nn.Linear(6, 3))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        train(started(kind, model))
+
+
+class Late(nn.Module):
+    """Begins to use a weight elsewhere when nobody looks any more."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head, self.calls = nn.Linear(72, 6), nn.Linear(6, 3), 0
+
+    def forward(self, x):
+        self.calls += 1
+        late = self.layer.weight.sum() if self.calls > 2 else 0
+        return self.head(self.layer(x.flatten(1)) + late)
+
+
+def test_a_weight_that_is_used_elsewhere_later_on_is_told_with_a_way_out():
+    trainer = Trainer(started(LeanNet, Late()), Plan(lr=0.1), make_fabric(LEAN), LEAN)
+    batch = next(iter(tiny_data().train.batches(8, seed=0)))
+    assert trainer.step(batch, lr=0.1, number=1)
+    assert trainer.step(batch, lr=0.1, number=2)
+    with pytest.raises(TrainingError, match=r"outside of its layer.*search without --lean"):
+        trainer.step(batch, lr=0.1, number=3)
+
+
+def test_layers_of_several_types_are_lean_side_by_side():
+    def mixed():
+        torch.manual_seed(0)
+        first, last = nn.Linear(72, 6), nn.Linear(6, 3).double()
+        return nn.Sequential(nn.Flatten(), first, Cast(), last)
+
+    assert_same(train(started(LeanNet, mixed())), train(started(ScoredNet, mixed())))
+
+
+class Cast(nn.Module):
+    """From single to double precision."""
+
+    def forward(self, x):
+        return x.double()
+
+
+def test_memory_is_given_back_once_after_a_pause(monkeypatch):
+    given = []
+    monkeypatch.setattr(lean, "give_back", lambda: given.append(1))
+    train(started(LeanNet, tiny_net()), steps=6)
+    assert len(given) == 2, "before the first step, and after the freeze"
 
 
 def test_room_that_somebody_still_uses_is_not_given_away():
@@ -278,9 +383,9 @@ def test_layers_too_small_to_hide_are_told(monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "runtime", "words"),
     [
-        ({"rounding": Sloped()}, {}, "rounding 'sloped' looks beyond each score"),
+        ({"rounding": Sloped()}, {}, "rounding 'sloped' does not round every score by itself"),
         ({"regularizer": OwnL2()}, {}, "regularizer 'own_l2' looks at all layers"),
-        ({}, {"devices": 2}, "several processes"),
+        ({}, {"devices": 2}, "several devices"),
         ({}, {"compile": True}, "leave out --compile"),
     ],
 )

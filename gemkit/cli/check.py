@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from gemkit.cli.answers import Answer, answers_json
-from gemkit.cli.machine_options import running_machine_options
+from gemkit.cli.machine_options import training_machine_options
 from gemkit.cli.numbers import Number
 from gemkit.cli.recipe_options import fields_option, plugin_option
 from gemkit.cli.sections import SectionedCommand, option
@@ -57,7 +57,7 @@ SEEDS = 5
 )
 @fields_option("a check named above, model, dataset or finetune")
 @world_options(None, None)
-@running_machine_options
+@training_machine_options
 @option(
     "Output",
     "--out",

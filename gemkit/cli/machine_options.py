@@ -44,7 +44,8 @@ _LEAN = option(
     "Machine",
     "--lean",
     is_flag=True,
-    help="Learn scores in the memory that plain training takes; steps are slower.",
+    help="Learn scores in steps that take no more memory than plain training's, but more time. "
+    "For rounding 'threshold' and init 'signed_constant', as in gem_miner.",
 )
 _TRAINING = {**_MACHINE, "compile": _COMPILE, "compact": _COMPACT}
 measuring_machine_options = bundle("machine", _MACHINE)
