@@ -3,6 +3,7 @@
 import gc
 
 import pytest
+import test_stepping
 import torch
 import torch.nn.functional as F
 from kept import REGISTRY, Told, find, in_lives
@@ -40,24 +41,8 @@ def started(kind, model=None, recipe=GEM_MINER):
     return kind(model, names, recipe, generator(0, "scores"))
 
 
-def train(net, plan=PLANS["sgd"], *, steps=6, forward=None):
-    """Take steps, with a freeze in the middle."""
-    optimizer = make_optimizer(plan, net.trainable())
-    batches = list(tiny_data().train.batches(8, seed=0))
-    for step in range(steps):
-        if step == steps // 2:
-            some = {
-                name: torch.rand(q.shape, generator=generator(1, name)) < 0.7
-                for name, q in net.alive.items()
-            }
-            net.freeze_(some, {tuple(some): 1})
-        images, labels = batches[step % len(batches)]
-        with net.passing(images, optimizer):
-            loss = F.cross_entropy((forward or net.model)(images), labels)
-            loss.backward()
-            net.step(optimizer)
-    net.settle_()
-    return net
+def train(net, plan=PLANS["sgd"], **how):
+    return test_stepping.train(net, plan, **{"steps": 6, **how})
 
 
 def assert_all_there(net):

@@ -56,9 +56,11 @@ def train(net, plan, *, steps=4, forward=None):
             net.freeze_(some, {(name,): int(q.sum()) // 2 for name, q in some.items()})
             net.clear_state(optimizer)
         images, labels = batches[step % len(batches)]
-        loss = F.cross_entropy((forward or net.model)(images), labels)
-        loss.backward()
-        net.step(optimizer)
+        with net.passing(images, optimizer):
+            loss = F.cross_entropy((forward or net.model)(images), labels)
+            loss.backward()
+            net.step(optimizer)
+    net.settle_()
     return net
 
 
