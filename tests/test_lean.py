@@ -104,8 +104,9 @@ def test_one_layer_at_a_time_has_weights():
     assert net.most == 1
 
 
-def test_hidden_weights_take_no_memory_and_are_no_numbers():
-    net = started(LeanNet, tiny_net())
+@pytest.mark.parametrize("make", [tiny_net, lambda: own_net("replaces")])
+def test_hidden_weights_take_no_memory_and_are_no_numbers(make):
+    net = started(LeanNet, make())
     optimizer = make_optimizer(PLANS["sgd"], net.trainable())
     images, labels = next(iter(tiny_data().train.batches(8, seed=0)))
     with net.passing(images, optimizer):
@@ -113,6 +114,7 @@ def test_hidden_weights_take_no_memory_and_are_no_numbers():
         for parameter in net.parameters.values():
             assert parameter.isnan().all()
             assert parameter.untyped_storage().nbytes() == parameter.element_size()
+        assert not net._in_use, "what lies there next would be taken for a weight"
         gc.collect()
         assert net._room._lent() is None, "something holds the weights of a layer"
         loss.backward()
@@ -206,6 +208,14 @@ class Owner(nn.Linear):
         return super().forward(x)
 
 
+class Tidy(LeanNet):
+    """Sees that nothing is taken for a weight once the layers have run."""
+
+    def _take(self, *given):
+        assert not self._in_use
+        super()._take(*given)
+
+
 def own_net(what):
     torch.manual_seed(0)
     ends = nn.Linear(72, 6), nn.Linear(6, 3)
@@ -217,8 +227,7 @@ def own_net(what):
 def test_layers_with_habits_of_their_own_learn_the_same(what, room, monkeypatch):
     if not room:  # as on other devices
         monkeypatch.setattr(lean._Room, "lend", lambda self, like: None)
-    net = train(started(LeanNet, own_net(what)))
-    assert not net._in_use
+    net = train(started(Tidy, own_net(what)))
     assert_same(net, train(started(ScoredNet, own_net(what))))
 
 
