@@ -11,7 +11,7 @@ import copy
 import math
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
@@ -21,9 +21,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
-from torch.utils.hooks import RemovableHandle
 
 from gemkit.allocator import give_back
 from gemkit.errors import FitError, TrainingError
@@ -32,6 +29,7 @@ from gemkit.scored import ScoredNet
 from gemkit.standing import Signed, Standing, WornSigns
 from gemkit.stateful import State
 from gemkit.tensors import Tensors, generator, parameters_of, prunable_names, seeded
+from gemkit.uses import Uses, around
 from gemkit.wearing import Piece
 
 LARGE = 1 << 18
@@ -192,7 +190,7 @@ class LeanNet(ScoredNet):
         if not self._owners:
             yield
             return
-        handles = _around(self._owners, self._enter, self._leave)
+        handles = around(self._owners, self._enter, self._leave)
         for name in self._hideable:
             self._hide(name)
             parameter: Any = self.parameters[name]  # torch gives what follows no type
@@ -294,71 +292,18 @@ class LeanNet(ScoredNet):
         """
         model = copy.deepcopy(self.model)
         weights = {name: model.get_parameter(name) for name in self.folds}
-        uses = _Uses({id(weight): name for name, weight in weights.items()})
+        uses = Uses({id(weight): name for name, weight in weights.items()})
         versions = {name: weight._version for name, weight in weights.items()}
-        _around(uses.owned_in(model), uses.open.update, uses.open.subtract)
+        around(uses.owned_in(model), uses.open.update, uses.open.subtract)
         with torch.no_grad(), seeded(0, images.device), uses:
             model(images)
         stay = uses.elsewhere.union(
             name for name, weight in weights.items() if weight._version != versions[name]
         )
-        own = _Uses({id(self.parameters[name]): name for name in self.folds if name not in stay})
+        own = Uses({id(self.parameters[name]): name for name in self.folds if name not in stay})
         return own.owned_in(self.model)
 
 
 def _place(tensor: Tensor) -> int | None:
     """Return where in memory the numbers of a tensor begin, if they lie there one by one."""
     return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else None
-
-
-def _around(
-    owners: Mapping[nn.Module, Sequence[str]],
-    before: Callable[[Sequence[str]], None],
-    after: Callable[[Sequence[str]], None],
-) -> list[RemovableHandle]:
-    """Have something called before and after every module that has weights of these names."""
-    handles = []
-    for owner, names in owners.items():
-        handles += [
-            owner.register_forward_pre_hook(_calling(before, names), prepend=True),
-            owner.register_forward_hook(_calling(after, names), always_call=True),
-        ]
-    return handles
-
-
-def _calling(what: Callable[[Sequence[str]], None], names: Sequence[str]) -> Callable[..., None]:
-    return lambda *_: what(names)
-
-
-class _Uses(TorchFunctionMode):
-    """Notes which weights something is computed with outside of the modules that own them."""
-
-    def __init__(self, names: Mapping[int, str]) -> None:
-        super().__init__()
-        self.names = names
-        self.open: Counter[str] = Counter()
-        self.elsewhere: set[str] = set()
-
-    def owned_in(self, model: nn.Module) -> dict[nn.Module, list[str]]:
-        """Return the modules to which the weights belong."""
-        owned = {
-            module: [
-                self.names[id(own)] for own in module._parameters.values() if id(own) in self.names
-            ]
-            for module in model.modules()
-        }
-        return {module: names for module, names in owned.items() if names}
-
-    def __torch_function__(
-        self,
-        func: Any,  # noqa: ANN401 - torch's own signature
-        types: Any,  # noqa: ANN401
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401
-        kwargs = kwargs or {}
-        result = func(*args, **kwargs)
-        if any(isinstance(one, Tensor) for one in tree_leaves(result)):  # not just a shape
-            given = (self.names.get(id(one)) for one in tree_leaves((args, kwargs)))
-            self.elsewhere.update(name for name in given if name and not self.open[name])
-        return result

@@ -16,7 +16,7 @@ ROOT = Path(gemkit.__file__).parent
 # A package stands for all its modules that no row names.
 ROWS = [
     ["errors", "events", "wording"],
-    ["tensors", "topk", "kernels", "files", "stateful", "allocator"],
+    ["tensors", "topk", "kernels", "uses", "files", "stateful", "allocator"],
     ["pieces", "standing", "wearing"],
     [
         "selection",
