@@ -8,7 +8,7 @@ import torch
 from lightning_fabric import Fabric
 
 from gemkit.checkpoint import Checkpoint, Shelf
-from gemkit.errors import CheckpointError, Stopped
+from gemkit.errors import CheckpointError, DataError, Stopped
 from gemkit.stateful import State, Stateful, random_state
 
 SHARE = 0.01
@@ -30,7 +30,8 @@ class DiskKeeper(Keeper):
 
     Args:
         folder: where the checkpoints go.
-        run: the fingerprint of what is run; a checkpoint of another run is refused.
+        run: the fingerprint of what is run; a checkpoint of another run, or of a run on other
+            data, is refused.
         minutes: how long to go on at most without saving. With 0, every step is saved.
         beside: what else belongs to the run, such as its metrics file; it is restored at once.
         asked_to_stop: asked after every step: the signal to stop for, or None.
@@ -136,10 +137,12 @@ class DiskKeeper(Keeper):
 
 
 def _restore(parts: Mapping[str, Stateful], state: State) -> None:
-    """Bring every part to its state; whatever is wrong with that is the checkpoint's fault."""
+    """Load the state of every part; any error but other data is the checkpoint's fault."""
     for name, part in parts.items():
         try:
             part.restore_(state[name])
+        except DataError:
+            raise
         except Exception as error:  # a file can make a part fail in any way
             reason = str(error).partition("\n")[0] or type(error).__name__
             raise CheckpointError(f"the checkpoint does not fit: {name}: {reason}") from error

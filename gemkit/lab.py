@@ -9,10 +9,11 @@ from torch import nn
 
 from gemkit import engine
 from gemkit.collapse import CollapsePolicy
+from gemkit.data.fingerprint import check_same
 from gemkit.data.source import Data
 from gemkit.errors import CheckError
 from gemkit.parts import Allocation, Initializer
-from gemkit.phase import Listener
+from gemkit.phase import Listener, agreed
 from gemkit.plan import Plan, Runtime
 from gemkit.recipe import Recipe
 from gemkit.registry import Registry
@@ -146,6 +147,12 @@ def lab_for(
         )
     if info.plan is None:
         raise CheckError("this ticket does not say how its search trained; search again")
+    check_same(
+        info.data,
+        agreed(data, fabric),
+        "the ticket was found on",
+        "check it on those, or search again on these",
+    )
     return Lab(
         recipe=registry.recipe(info.recipe),
         density=info.density_target,

@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 from lightning_fabric import Fabric
 
 from gemkit import events
+from gemkit.data.fingerprint import Fingerprint, check_same
 from gemkit.data.source import Data
 from gemkit.events import EpochEnded, Event, Noted, PhaseStarted, StepEnded
 from gemkit.keeping import Keeper
@@ -15,6 +17,15 @@ from gemkit.tensors import density_of
 from gemkit.training import Trainer, accuracy, endless, make_fabric
 
 Listener = Callable[[Event], None]
+
+
+def agreed(data: Data, fabric: Fabric | None) -> Fingerprint:
+    """Return the first process's fingerprint of the data, so that all come to one decision."""
+    if fabric is None:
+        return data.fingerprint
+    first = fabric.broadcast(data.fingerprint if fabric.is_global_zero else None)
+    assert first is not None
+    return first
 
 
 class Phase:
@@ -35,8 +46,14 @@ class Phase:
         self.runtime = runtime
         self.fabric = fabric or make_fabric(runtime)
         self.data = data.to(self.fabric.device)
+        self._loaded = data
         self.observers = observers
         self.keeper = keeper or Keeper()
+
+    @cached_property
+    def fingerprint(self) -> Fingerprint:
+        """The fingerprint of the data; all processes must ask for it together."""
+        return agreed(self._loaded, self.fabric)
 
     def tell(self, event: Event) -> None:
         """Pass an event on to every observer."""
@@ -98,16 +115,24 @@ class Training:
             self.phase.keeper.look(epoch_ended=ends)
 
     def state(self) -> State:
-        """Tell how far training is, and how long it took to come here."""
+        """Return how far training is, how long it took, and the fingerprint of its data."""
         return {
             "clock": self.clock,
             "steps": self.steps,
             "epochs": self._epochs,
             "seconds": self._seconds(),
+            "data": self.phase.fingerprint.model_dump(),
         }
 
     def restore_(self, state: State) -> None:
-        """Go on where a training was whose state this is."""
+        """Load a saved state; refuse it where it was reached on other data."""
+        data = state.get("data")  # which older checkpoints do not hold
+        check_same(
+            None if data is None else Fingerprint.model_validate(data),
+            self.phase.fingerprint,
+            "the run began with",
+            "resume it with those, or start in another folder",
+        )
         self.set_clock(count_in(state, "clock"))
         self.steps, self._epochs = count_in(state, "steps"), count_in(state, "epochs")
         self._began = time.perf_counter() - float(state["seconds"])

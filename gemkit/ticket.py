@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from gemkit import ticket_file
 from gemkit.collapse import CollapsePolicy
+from gemkit.data.fingerprint import Fingerprint
 from gemkit.errors import TicketError, some
 from gemkit.plan import Plan
 from gemkit.tensors import Tensors, kept, total
@@ -75,6 +76,11 @@ class TicketInfo(BaseModel):
     )
     on_collapse: CollapsePolicy = Field(
         default="error", description="what the search was told to do about a lost layer"
+    )
+    data: Fingerprint | None = Field(
+        default=None,
+        exclude_if=lambda data: data is None,  # so that older tickets keep their digest
+        description="the fingerprint of the data it was found on, or trained on since",
     )
 
     def made_for(self) -> str:

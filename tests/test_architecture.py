@@ -22,6 +22,7 @@ ROWS = [
         "selection",
         "probe",
         "data.source",
+        "data.fingerprint",
         "data.splits",
         "data.augment",
         "data.order",

@@ -170,7 +170,7 @@ def test_a_configuration_that_was_edited_no_longer_fits_its_checkpoints(gemkit, 
     signalled(5)
     gemkit("run", *TINY, "--out", "run")
     config = Path("run/config.toml")
-    config.write_text(config.read_text().replace("seed = 0", "seed = 1"))
+    config.write_text(config.read_text().replace("seed = 0", "seed = 1", 1))  # the run's
     shown = gemkit("resume", "run")
     assert shown.exit_code == 2
     assert "belong to another configuration" in shown.stderr

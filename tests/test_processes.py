@@ -15,7 +15,7 @@ from tiny import CPU, PLAN, tiny_data, tiny_net
 import gemkit
 from gemkit import Data, Runtime, load_plugins
 from gemkit.engine import search
-from gemkit.errors import TrainingError
+from gemkit.errors import DataError, TrainingError
 from gemkit.training import endless, make_fabric
 
 
@@ -70,6 +70,29 @@ def test_two_processes_resume_to_the_same_bits(tmp_path):
     expected, found, straight, told = fabric.launch(find_again, str(tmp_path))
     assert found == expected
     assert told == straight
+
+
+def refuse_together(fabric, folder):
+    """Resume where only the first process sees other data; count the processes that refuse."""
+    torch.set_num_threads(1)
+    how = {"density": 0.5, "plan": PLAN, "runtime": CPU, "fabric": fabric, "on_collapse": "warn"}
+    refused = torch.zeros(1)
+    for seed, lives in ((0, 2), (1 - fabric.global_rank, None)):
+        keeper = Mortal(Path(folder), lives, writes=fabric.is_global_zero)
+        try:
+            gemkit.search("gem_miner", tiny_net(), tiny_data(seed=seed), keeper=keeper, **how)
+        except Killed:
+            fabric.barrier()
+        except DataError:
+            refused += 1
+    torch.distributed.all_reduce(refused)
+    return int(refused)
+
+
+@pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")
+def test_processes_refuse_other_data_together(tmp_path):
+    fabric = Fabric(accelerator="cpu", devices=2, strategy="ddp_fork")
+    assert fabric.launch(refuse_together, str(tmp_path)) == 2
 
 
 SCRIPT = """

@@ -43,7 +43,11 @@ class Bench:
 
     def label(self, ticket: Ticket, versions: Mapping[str, str]) -> Ticket:
         """Write into a ticket which network and data it belongs to, and which plugins made it."""
-        return ticket.with_info(**self.origin, versions={**ticket.info.versions, **versions})
+        return ticket.with_info(
+            **self.origin,
+            data=self.data.fingerprint,
+            versions={**ticket.info.versions, **versions},
+        )
 
     def measure(self, ticket: Ticket, split: Split = "test") -> float:
         """Return the accuracy of a ticket on one split."""
@@ -120,6 +124,20 @@ def load_data(dataset: DatasetPart, world: Mapping[str, Any], fabric: Fabric) ->
     if problem:
         raise problem
     return data or dataset.load(folder)
+
+
+@contextmanager
+def together(fabric: Fabric | None) -> Iterator[None]:
+    """Stop every process where the first one, which alone sees the files of a run, has an error."""
+    problem = None
+    try:
+        yield
+    except GemkitError as error:
+        problem = error
+    if fabric is not None and fabric.broadcast(problem is not None) and problem is None:
+        raise GemkitError("the first process has an error, and reports it")
+    if problem is not None:
+        raise problem
 
 
 @contextmanager

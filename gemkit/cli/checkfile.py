@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 
 from gemkit import rundir
 from gemkit.checks import TICKET, Trial, Unmade
+from gemkit.data.fingerprint import Fingerprint, check_same
 from gemkit.errors import CheckError, OptionError
 from gemkit.files import read
 from gemkit.lab import Lab
@@ -36,6 +37,7 @@ class _Known(BaseModel):
     checks: dict[str, dict[str, JsonValue]]
     trials: list[Trial]
     unmade: list[Unmade] = []
+    data: Fingerprint | None = None
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class CheckFile:
     trials: tuple[Trial, ...]
     path: Path
     unmade: tuple[Unmade, ...] = ()
+    data: Fingerprint | None = None
 
     @classmethod
     def about(
@@ -63,7 +66,7 @@ class CheckFile:
             "precision": lab.runtime.precision,
             "versions": {"gemkit": version("gemkit"), "torch": torch.__version__, **plugins},
         }
-        return cls(setting, {}, (), Path(NAME))
+        return cls(setting, {}, (), Path(NAME), data=lab.data.fingerprint)
 
     def continued(self, folder: Path, *, force: bool) -> "CheckFile":
         """Go on with the file in a folder; one that was made another way is kept unless forced."""
@@ -85,6 +88,8 @@ class CheckFile:
                 + "\n  - ".join(other)
                 + f"\n{way_out}"
             )
+        if self.data is not None:
+            check_same(known.data, self.data, f"{path} was measured on", way_out)
         return replace(
             self,
             checks=known.checks,
@@ -116,6 +121,7 @@ class CheckFile:
         ordered = sorted(self.trials, key=lambda trial: (trial.seed, order.index(trial.check)))
         data = {
             "setting": self.setting,
+            **({} if self.data is None else {"data": self.data.model_dump()}),
             "checks": self.checks,
             "margin": margin,
             "confidence": CONFIDENCE,

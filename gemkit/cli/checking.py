@@ -13,7 +13,7 @@ import click
 from gemkit.checks import TICKET, Trial, Unmade, trials, work
 from gemkit.cli import signals
 from gemkit.cli.answers import Answer
-from gemkit.cli.bench import Bench, load_data, only_first_speaks, open_fabric
+from gemkit.cli.bench import Bench, load_data, only_first_speaks, open_fabric, together
 from gemkit.cli.checkfile import CheckFile
 from gemkit.cli.choices import validated
 from gemkit.cli.fields import Fields, sort_fields
@@ -81,7 +81,8 @@ def start(
         made = CheckFile.about(ticket, plan, lab, model, dataset)
         folder = nowhere or out or file.parent
         with _going_on(), alone_in(folder):
-            book = made.continued(folder, force=force)
+            with together(fabric):
+                book = made.continued(folder, force=force)
             report = carry_out(ticket, checks, seeds, lab, plan, book, margin)
     return Answer(report, report_text(report))
 
@@ -133,7 +134,8 @@ def check_run(
         after=result["accuracy_after"],
     )
     made = CheckFile.about(ticket, job.finetune, lab, job.model, job.dataset)
-    book = made.continued(run_dir.path, force=False)
+    with together(lab.fabric):
+        book = made.continued(run_dir.path, force=False)
     if not any((trial.check, trial.seed) == (TICKET, job.seed) for trial in book.trials):
         book = book.with_trial(known)
     return carry_out(ticket, checks, seeds, lab, job.finetune, book, MARGIN)

@@ -26,6 +26,7 @@ from gemkit.cli.manner import Manner
 from gemkit.cli.training_options import LARGEST_SEED
 from gemkit.collapse import CollapsePolicy
 from gemkit.compose import check_fit, needs_training
+from gemkit.data.fingerprint import Fingerprint
 from gemkit.data.source import Data
 from gemkit.engine import finetune_plan, search_plan
 from gemkit.models.custom import model_data
@@ -91,10 +92,16 @@ class Job:
         }
 
 
-class _Config(BaseModel):
-    """What config.toml holds; the parts in it are looked at one by one."""
+class _Recorded(BaseModel):
+    """What config.toml holds about the data; older files hold nothing."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    data: Fingerprint | None = None
+
+
+class _Config(_Recorded):
+    """What config.toml holds; the parts in it are looked at one by one."""
 
     density: float = Field(gt=0, le=1)
     seed: int = Field(ge=0, le=LARGEST_SEED)
@@ -131,6 +138,11 @@ def job_of(registry: Registry, config: Mapping[str, Any], model: str | None) -> 
         plugins=versions_of([*recipe.parts().values(), network, dataset], registry),
     )
     return job, validated(Manner, known.run, "run")
+
+
+def data_in(config: Mapping[str, Any]) -> Fingerprint | None:
+    """Return the fingerprint of the data that a run's configuration records, if it does."""
+    return validated(_Recorded, {"data": config.get("data")}, "config").data
 
 
 def _title(part: Part) -> str:

@@ -11,16 +11,17 @@ import click
 from gemkit import rundir
 from gemkit.checks import check_fit
 from gemkit.cli.answers import Answer
-from gemkit.cli.bench import Bench, only_first_speaks, open_fabric, set_up
+from gemkit.cli.bench import Bench, only_first_speaks, open_fabric, set_up, together
 from gemkit.cli.checking import lab_of, make_checks, report_text
-from gemkit.cli.job import Job, resolve
+from gemkit.cli.job import Job, data_in, resolve
 from gemkit.cli.manner import Manner
 from gemkit.cli.mishaps import explained
 from gemkit.cli.session import Session
 from gemkit.compaction.tracing import traced
 from gemkit.compose import needs_training
+from gemkit.data.fingerprint import check_same
 from gemkit.environment import environment
-from gemkit.errors import OptionError
+from gemkit.errors import DataError, OptionError
 from gemkit.lean import check_weights
 from gemkit.parts import Observer
 from gemkit.plugins import load_plugins
@@ -95,7 +96,8 @@ def conduct(
         if out is None and not nowhere:
             _say_what_is_unfinished(run_dir, job.name)
         with explained("nothing else was changed"), run_dir.locked():
-            _enter(run_dir, job, manner, bench)
+            with together(fabric):
+                _enter(run_dir, job, manner, bench)
             session = Session(job, manner, bench, run_dir)
             data = session.result([part.listen(run_dir.path) for part in listeners])
             text = result_text(data, next_command(data, manner))
@@ -118,24 +120,21 @@ def _say_what_is_unfinished(run_dir: RunDir, name: str) -> None:
 
 
 def _enter(run_dir: RunDir, job: Job, manner: Manner, bench: Bench) -> None:
-    """Write down what is run, or see that what is there already is just that."""
-    config = job.to_data()
+    """Record what is run and on which data, or check that the folder holds just that."""
     if run_dir.is_run():
-        there = {name: value for name, value in run_dir.config().items() if name != "run"}
-        other = rundir.differences(there, config)
-        if other and not run_dir.is_bare():
-            raise OptionError(
-                f"{run_dir.path} holds another run, and nothing was changed there:\n  - "
-                + "\n  - ".join(other)
-                + "\ngive another --out, or what that run was started with"
-            )
-        if other:
+        config = run_dir.config()
+        try:
+            _check_same_run(run_dir.path, config, job, bench)
+        except (OptionError, DataError):
+            if not run_dir.is_bare():
+                raise
             run_dir.start_over()
             note = "held another run, which had saved nothing; this one takes its place"
         else:
             note = "is finished" if run_dir.result() else "holds this run; going on with it"
         click.echo(f"note: {run_dir.path} {note}", err=True)
-    run_dir.write_config({**config, "run": manner.to_data()})
+    data = bench.data.fingerprint.model_dump()
+    run_dir.write_config({**job.to_data(), "data": data, "run": manner.to_data()})
     if changed := run_dir.note_environment(environment(bench.fabric.device)):
         click.echo(
             f"note: this is not where the run was started ({'; '.join(changed)}), so its result "
@@ -143,6 +142,26 @@ def _enter(run_dir: RunDir, job: Job, manner: Manner, bench: Bench) -> None:
             err=True,
         )
     click.echo(job.recipe.to_toml())
+
+
+def _check_same_run(folder: Path, config: Mapping[str, Any], job: Job, bench: Bench) -> None:
+    """Refuse a folder whose configuration is another one, or the same on other data."""
+    there = {name: value for name, value in config.items() if name not in {"data", "run"}}
+    known, now = data_in(config), bench.data.fingerprint
+    if other := rundir.differences(there, job.to_data()):
+        # Settings that were left open, as the learning rate, may differ because the data do.
+        other += [f"data: {words}" for words in (known.differences(now) if known else ())]
+        raise OptionError(
+            f"{folder} holds another run, and nothing was changed there:\n  - "
+            + "\n  - ".join(other)
+            + "\ngive another --out, or what that run was started with"
+        )
+    check_same(
+        known,
+        now,
+        f"the run in {folder} began with",
+        "nothing was changed there: give those data again, or another --out",
+    )
 
 
 def say_what_is_ignored(

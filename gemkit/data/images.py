@@ -14,7 +14,7 @@ from gemkit.data.listing import Listing
 from gemkit.data.source import Data, Source, TensorSource
 from gemkit.data.splits import channel_statistics, some
 from gemkit.data.standard import SplitDataset
-from gemkit.data.stream import FileSource
+from gemkit.data.stream import FileSource, files_digest
 
 MOST_MEMORY = 2 * 2**30
 """Bytes of decoded images that are held in memory unasked."""
@@ -51,15 +51,22 @@ class ImageDataset(SplitDataset):
         pad = size // 8 if pad is None else pad
         sources: dict[str, Source] = {}
         for part, own in parts.items():
-            labels = listing.labels[own]
+            labels, files = listing.labels[own], tuple(_files(listing, own))
             if images is None:
-                files = tuple(_files(listing, own))
                 sources[part] = FileSource(files, labels, size, mean, std, pad=pad, flip=flip)
             else:
                 pixels = images[torch.searchsorted(chosen, own)]
-                sources[part] = TensorSource(pixels, labels, mean, std, pad=pad, flip=flip)
-        classes = len(listing.classes)
-        return Data(self.name, **sources, classes=classes, shape=(3, size, size))
+                mark = files_digest(files)  # the same whether images are in memory or not
+                sources[part] = TensorSource(
+                    pixels, labels, mean, std, pad=pad, flip=flip, mark=mark
+                )
+        return Data(
+            self.name,
+            **sources,
+            classes=len(listing.classes),
+            shape=(3, size, size),
+            class_names=listing.classes,
+        )
 
     def _in_memory(
         self, listing: Listing, chosen: Sequence[int], size: int | None

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from gemkit.data.augment import crop_and_flip
+from gemkit.data.fingerprint import SPLITS, Fingerprint, fingerprint_of, tensor_digest
 from gemkit.data.order import Epoch
 from gemkit.data.splits import channel_statistics, split_stratified
 from gemkit.errors import DataError
@@ -73,7 +74,7 @@ class TensorSource:
     Images of type uint8 come out as `(image / peak - mean) / std`; floating-point images are used
     as they are, in single precision. Augmentation gives every sample its own crop, after `pad`
     zeros were put around the raw image, and where `flip` is set mirrors it, left to right, with
-    probability 1/2.
+    probability 1/2. `mark` stands for the images in a fingerprint; without one they are hashed.
     """
 
     images: Tensor
@@ -83,6 +84,7 @@ class TensorSource:
     pad: int = 0
     flip: bool = False
     peak: float = 255.0
+    mark: str = ""
 
     def __post_init__(self) -> None:
         problems = _problems(self)
@@ -109,6 +111,10 @@ class TensorSource:
     def targets(self) -> Tensor:
         """Return the label of every sample, in order."""
         return self.labels
+
+    def digest(self) -> str:
+        """Return what stands for the images in a fingerprint."""
+        return self.mark or tensor_digest(self.images)
 
     def batches(
         self,
@@ -196,9 +202,10 @@ class Data:
     test: Source
     classes: int
     shape: tuple[int, int, int]
+    class_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for part in ("train", "validation", "test"):
+        for part in SPLITS:
             highest = int(getattr(self, part).targets().max())
             if highest >= self.classes:
                 raise DataError(
@@ -207,10 +214,15 @@ class Data:
                 )
 
     def __repr__(self) -> str:
-        parts = ("train", "validation", "test")
-        counts = ", ".join(f"{len(getattr(self, part)):,} {part}" for part in parts)
+        counts = ", ".join(f"{len(getattr(self, part)):,} {part}" for part in SPLITS)
         shape = "×".join(map(str, self.shape))
         return f"Data('{self.name}': {counts}; {self._classes()}, images of {shape})"
+
+    @cached_property
+    def fingerprint(self) -> Fingerprint:
+        """What tells these data from others (see `gemkit.data.fingerprint`)."""
+        sources = {part: getattr(self, part) for part in SPLITS}
+        return fingerprint_of(self.classes, self.class_names, sources)
 
     def _classes(self) -> str:
         return number_of(self.classes, "class", "classes")
@@ -230,12 +242,13 @@ class Data:
         test: Pair,
         validation: Pair | None = None,
         classes: int | None = None,
+        class_names: tuple[str, ...] = (),
         name: str = "custom",
     ) -> Data:
         """Make a data set of (images, labels) pairs: uint8 is normalised, floats stay as they are.
 
         NumPy arrays will do as well. Without a validation split a tenth of train, the same share
-        of every class, becomes one.
+        of every class, becomes one. Class names only count in the fingerprint.
         """
         train, test = _tensors(name, "train", train), _tensors(name, "test", test)
         if validation is not None:
@@ -253,7 +266,8 @@ class Data:
         if classes is None:
             classes = 1 + max(int(labels.max()) for _, labels in parts.values())
         channels, height, width = shapes["train"]
-        return cls(name=name, **sources, classes=classes, shape=(channels, height, width))
+        shape = (channels, height, width)
+        return cls(name=name, **sources, classes=classes, shape=shape, class_names=class_names)
 
 
 def _tensors(name: str, part: str, pair: object) -> Pair:

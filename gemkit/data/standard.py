@@ -92,7 +92,8 @@ class MemoryDataset(SplitDataset):
             for part, chosen in parts.items()
         }
         channels, height, width = images.shape[1:]
-        return Data(self.name, **sources, classes=self.classes, shape=(channels, height, width))
+        shape = (channels, height, width)
+        return Data(self.name, **sources, classes=self.classes, shape=shape, class_names=())
 
 
 def home_of(folder: Path | None) -> Path:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import os
+import stat
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import tee
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -13,8 +17,13 @@ from torch import Tensor
 from gemkit.data.decode import decoded
 from gemkit.data.order import Epoch, Turn
 from gemkit.data.source import Pair, finished, scale_and_shift
+from gemkit.errors import DataError
 
 _CPU = torch.device("cpu")
+_SAMPLE = 256
+"""Files of a split whose content is part of its fingerprint."""
+_MOST_READ = 2**24
+"""Bytes read of each."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -52,6 +61,10 @@ class FileSource:
         """Return the label of every sample, in order."""
         return self.labels
 
+    def digest(self) -> str:
+        """Return what stands for the images in a fingerprint."""
+        return files_digest(self.files)
+
     def batches(
         self,
         size: int,
@@ -81,3 +94,29 @@ class FileSource:
     @cached_property
     def _scale_and_shift(self) -> Tensor:
         return scale_and_shift(self.mean, self.std, 255.0, 3).to(self.device)
+
+
+def files_digest(files: Sequence[str]) -> str:
+    """Hash names and sizes of files in order, and the content of up to 256 spread evenly over them.
+
+    Names count from the folder that all files share, so moving it changes nothing. The first and
+    the last file are always read. Of a very large file only the first 16 MiB are.
+    """
+    common = os.path.commonprefix(files)  # noqa: RUF071 - cut where a name begins
+    root = len(common.rpartition(os.sep)[0])
+    last, count = len(files) - 1, min(len(files), _SAMPLE)
+    sample = {number * last // max(count - 1, 1) for number in range(count)}
+    sha = hashlib.sha256()
+    for number, file in enumerate(files):
+        try:
+            status = os.stat(file)  # noqa: PTH116 - objects for so many paths cost seconds
+            if not stat.S_ISREG(status.st_mode):
+                raise DataError(f"cannot read {file}: it is not a regular file")
+            line = f"{file[root:]}\0{status.st_size}\0"
+            sha.update(line.encode("utf-8", "surrogateescape"))
+            if number in sample:
+                with Path(file).open("rb") as content:
+                    sha.update(content.read(_MOST_READ))
+        except OSError as problem:
+            raise DataError(f"cannot read {file}: {problem.strerror}") from problem
+    return sha.hexdigest()
