@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from gemkit.plan import Plan, Runtime
     from gemkit.plugins import load_plugins
     from gemkit.probe import Probe, Wanted
+    from gemkit.readiness import prepare
     from gemkit.recipe import Recipe, Rewind
     from gemkit.registry import Registry
     from gemkit.selection import Shares
@@ -64,6 +65,7 @@ _HOMES = {
     ),
     "gemkit.plan": ("Plan", "Runtime"),
     "gemkit.plugins": ("load_plugins",),
+    "gemkit.readiness": ("prepare",),
     "gemkit.probe": ("Probe", "Wanted"),
     "gemkit.recipe": ("Recipe", "Rewind"),
     "gemkit.registry": ("Registry",),
@@ -106,6 +108,7 @@ __all__ = [
     "hookimpl",
     "importance",
     "load_plugins",
+    "prepare",
     "prunable_names",
     "search",
     "select",

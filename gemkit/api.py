@@ -22,9 +22,10 @@ from gemkit.plan import Plan, Runtime
 from gemkit.plugins import load_plugins
 from gemkit.probe import Batch, Probe
 from gemkit.provenance import versions_of
+from gemkit.readiness import prepare as prepared
 from gemkit.recipe import Recipe
 from gemkit.registry import Registry
-from gemkit.selection import keep_top
+from gemkit.selection import keep_top, refuse_ties
 from gemkit.tensors import Tensors, generator, parameters_of, prunable_names
 from gemkit.ticket import Ticket
 
@@ -44,6 +45,7 @@ def search(
     fabric: Fabric | None = None,
     on_ticket: Callable[[Ticket], None] | None = None,
     keeper: Keeper | None = None,
+    prepare: bool = False,
 ) -> Ticket:
     """Find a ticket in a copy of `model`.
 
@@ -65,8 +67,11 @@ def search(
         on_ticket: called with the ticket of every density on the way, the last one included, by
             pruners that train weights between freezes: one search gives a ladder of tickets.
         keeper: saves the search as it goes, and resumes it; see `gemkit.keeping.DiskKeeper`.
+        prepare: search in a copy in which signal reaches every layer; see `gemkit.prepare`.
     """
     registry = _registry()
+    if prepare:
+        model = prepared(model, seed=seed)
     if isinstance(recipe, str):
         recipe = registry.recipe(recipe)
     plugins = versions_of(recipe.parts().values(), registry)
@@ -148,11 +153,13 @@ def select(
     *,
     allocation: Allocation | str = "global",
     alive: Tensors | None = None,
+    allow_ties: bool = False,
 ) -> Tensors:
     """Return boolean masks that keep exactly the budget: round-half-up(density · all weights).
 
     The highest importance wins, ties go to the lower index, and what is not `alive` never
-    returns. `allocation` says how layers share the budget.
+    returns. `allocation` says how layers share the budget. A layer whose weights are all equally
+    important, and of which only some would stay, is an error unless `allow_ties`.
     """
     if not 0 < density <= 1:
         raise OptionError(f"density {density} must lie in (0, 1]: it is the fraction to keep")
@@ -161,7 +168,10 @@ def select(
         assert isinstance(part, Allocation)
         allocation = part
     masks = _all_alive(importance, alive)
-    return keep_top(importance, masks, allocation.keep(importance, masks, density))
+    chosen = keep_top(importance, masks, allocation.keep(importance, masks, density))
+    if not allow_ties:
+        refuse_ties(importance, masks, chosen, in_use=masks)
+    return chosen
 
 
 def _in_format_of(weights: Tensors, importance: Tensors) -> Tensors:

@@ -16,6 +16,7 @@ from gemkit.data.source import Data
 from gemkit.errors import FitError
 from gemkit.events import Noted
 from gemkit.freezing import Freezer
+from gemkit.guard import Guard
 from gemkit.keeping import Keeper
 from gemkit.lean import LARGE, LeanNet
 from gemkit.masking import MaskedNet
@@ -81,10 +82,12 @@ def search(
         net = _prepare(_aimed(recipe, target), model, phase)
         _refuse_empty(target, net)
         recipe.allocation.keep(net.effective, net.alive, target)  # or it refuses, in good time
-        trainer = Trainer(net, plan, phase.fabric, phase.runtime)
-        freezer = Freezer(recipe, trainer, phase, on_collapse)
         per_epoch = phase.steps_per_epoch(plan)
         freezes = recipe.schedule.freezes(target, plan.epochs, per_epoch)
+        guard = Guard(recipe, net, phase, plan, on_collapse)
+        guard.check_start(freezes)
+        trainer = Trainer(net, plan, phase.fabric, phase.runtime)
+        freezer = Freezer(recipe, trainer, phase, guard)
         ways = laps(recipe.rewind, freezes, plan.epochs * per_epoch, per_epoch)
         if isinstance(net, ScoredNet) and not ways[-1]:
             phase.tell(Noted(_NO_TIME_LEFT))

@@ -36,6 +36,10 @@ class CollapseError(GemkitError):
     """A layer, or the whole network, lost every weight or every path."""
 
 
+class SignalError(GemkitError):
+    """A network through which no signal or gradient passes at initialization."""
+
+
 class TrainingError(GemkitError):
     """Training that diverged or cannot start."""
 

@@ -1,29 +1,26 @@
-"""Freezing: measure importance, share the budget, select, and watch whether the network lives."""
+"""Freezing: measure importance, share the budget, select, and check that the network is alive."""
 
 import itertools
-from typing import get_args
 
 import torch
 from torch import nn
 
-from gemkit.collapse import CollapsePolicy, empty_layers, is_cut, keep_one
-from gemkit.compose import needs_training
+from gemkit.collapse import CollapsePolicy, keep_one
 from gemkit.drawing import draw
-from gemkit.errors import CollapseError, ImportanceError, OptionError, did_you_mean
-from gemkit.events import Collapsed, Froze
+from gemkit.errors import ImportanceError
+from gemkit.events import Froze
+from gemkit.guard import Guard
 from gemkit.masking import MaskedNet
 from gemkit.parts import Scores
 from gemkit.phase import Phase
 from gemkit.probe import Probe
 from gemkit.recipe import Recipe
 from gemkit.scored import ScoredNet
-from gemkit.selection import keep_top
+from gemkit.selection import keep_top, refuse_ties
 from gemkit.stateful import State, random_state
 from gemkit.tensors import Tensors, budget, generator, kept, seeded, total
 from gemkit.ticket import FreezeRecord
 from gemkit.training import Trainer
-
-_GO_ON = 'go on anyway: on_collapse="warn" or "keep-one" (--on-collapse warn or keep-one)'
 
 
 def freeze(
@@ -32,16 +29,20 @@ def freeze(
     density: float,
     importance: Tensors,
     on_collapse: CollapsePolicy = "error",
+    *,
+    allow_ties: bool = False,
 ) -> None:
-    """Give up the least important weights for good, exactly as many as the density says.
+    """Prune the least important weights for good, exactly as many as the density says.
 
-    A rounding that spends the budget itself is only told its new shares.
+    A rounding that spends the budget itself only gets its new shares.
     """
     try:
         shares = recipe.allocation.keep(importance, net.alive, density)
         alive = net.alive
         if not recipe.rounding.spends_budget:
             alive = keep_top(importance, net.alive, shares)
+            if not allow_ties:
+                refuse_ties(importance, net.alive, alive, net.mask)
     except ImportanceError as error:
         raise ImportanceError(f"scores '{recipe.scores.name}': {error}") from error
     if on_collapse == "keep-one" and not recipe.rounding.spends_budget:
@@ -119,39 +120,38 @@ def negated(importance: Tensors) -> Tensors:
 
 
 class Freezer:
-    """Carries out the freezes of one search, keeps their history and reports collapse."""
+    """Carries out the freezes of one search and keeps their history."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        trainer: Trainer,
-        phase: Phase,
-        on_collapse: CollapsePolicy,
-    ) -> None:
+    def __init__(self, recipe: Recipe, trainer: Trainer, phase: Phase, guard: Guard) -> None:
         self.recipe = recipe
         self.net = trainer.net
         self.trainer = trainer
         self.phase = phase
-        self.on_collapse = on_collapse
+        self.guard = guard
+        self.on_collapse = guard.on_collapse
         self.history: list[FreezeRecord] = []
         self._rng = generator(phase.seed, "importance")
-        if on_collapse not in get_args(CollapsePolicy):
-            policies = get_args(CollapsePolicy)
-            raise OptionError(f"on_collapse = '{on_collapse}'{did_you_mean(on_collapse, policies)}")
 
     def freeze(self, step: int, density: float) -> None:
-        """Freeze to a density, tell about it, and look whether the network lives."""
-        freeze(self.net, self.recipe, density, self._importance(density), self.on_collapse)
+        """Freeze to a density, report it, and check whether the network is alive."""
+        freeze(
+            self.net,
+            self.recipe,
+            density,
+            self._importance(density),
+            self.on_collapse,
+            allow_ties=self.trainer.plan.allow_ties,
+        )
         self.net.clear_state(self.trainer.optimizer)
         alive, mask = self.net.alive, self.net.mask
         record = FreezeRecord(step=step, target=density, alive=kept(alive), kept=kept(mask))
         self.history.append(record)
         self.phase.tell(Froze(step, density, record.alive, record.kept, total(alive)))
-        self._refuse_nothing(step, self._needed(mask))
-        # A mask that is rounded anew in every step may recover; what is frozen may not.
-        self._look(step, alive, for_good=True)
+        self.guard.refuse_empty(step, self._needed(mask))
+        # A mask that is rounded again in every step may recover; what is frozen may not.
+        self.guard.check_paths(step, alive, for_good=True)
         if not self.recipe.rounding.takes_measured and not self.recipe.invert:
-            self._look(step, mask, for_good=False)
+            self.guard.check_paths(step, mask, for_good=False)
 
     def state(self) -> State:
         """Tell which freezes are done, and where the random numbers of measuring are."""
@@ -164,14 +164,15 @@ class Freezer:
         self._rng.set_state(random_state(state["rng"], self._rng.get_state()))
 
     def final_mask(self, step: int, density: float) -> Tensors:
-        """Settle which mask is the ticket, wear it, and make sure that it is alive."""
+        """Choose the mask of the ticket, apply it, and check that the network is alive."""
         mask = self._chosen_mask(density)
         if self.on_collapse == "keep-one":
             limit = budget(total(mask), density)
             mask = keep_one(mask, self._importance(density), self.net.alive, limit)
-        self._refuse_nothing(step, mask)
+        self.guard.refuse_empty(step, mask)
         self.net.wear_(mask)
-        self._look(step, mask, for_good=True)
+        self.guard.check_paths(step, mask, for_good=True)
+        self.guard.check_gradients(step)
         return mask
 
     def _needed(self, mask: Tensors) -> Tensors:
@@ -214,45 +215,3 @@ class Freezer:
         )
         importance = measure(self.recipe.scores, probe)
         return negated(importance) if self.recipe.invert else importance
-
-    def _look(self, step: int, mask: Tensors, *, for_good: bool) -> None:
-        """Report layers without weights, and a network that no signal passes."""
-        if empty := empty_layers(mask):
-            many = f" and {len(empty) - 3} more" if len(empty) > 3 else ""
-            what = f"{', '.join(empty[:3])}{many} lost every weight"
-        elif is_cut(self.net.model, mask, self.phase.data.shape):
-            what = "no path leads from input to output any more"
-        else:
-            return
-        if for_good:
-            self._collapse(step, empty, what)
-        else:
-            self.phase.tell(Collapsed(step, empty, f"at step {step} {what}, for the moment"))
-
-    def _refuse_nothing(self, step: int, mask: Tensors) -> None:
-        """Stop, whatever the policy, when nothing is kept at all: no gradient can bring it back."""
-        if kept(mask) == 0:
-            raise CollapseError(
-                f"collapse at step {step}: no weight of the network is kept, and no gradient is "
-                f"left to bring one back; {' or '.join(remedies(self.recipe))}"
-            )
-
-    def _collapse(self, step: int, layers: tuple[str, ...], what: str) -> None:
-        """Stop, or say it and go on: an error is an event of its own, and told once."""
-        message = f"collapse at step {step}: {what}"
-        if self.on_collapse == "error":
-            ways = [*remedies(self.recipe), _GO_ON]
-            raise CollapseError(f"{message}; {', or '.join(ways)}")
-        self.phase.tell(Collapsed(step, layers, message))
-
-
-def remedies(recipe: Recipe) -> list[str]:
-    """List what helps against collapse, of that which this recipe has."""
-    ways = ["raise the density"]
-    if getattr(recipe.regularizer, "weight", 0) != 0:
-        ways.append("lower regularizer.weight")
-    if needs_training(recipe):
-        ways.append("lower the learning rate")
-    if recipe.allocation.name == "global":
-        ways.append("choose allocation 'erk' or 'uniform'")
-    return ways

@@ -45,6 +45,10 @@ class Part(BaseModel):
 class Scores(Part):
     """How important every weight is."""
 
+    needs_signal: ClassVar[bool] = True
+    """Whether the ranking depends on the loss or the output, so that it says nothing about layers
+    that no gradient reaches."""
+
     @abstractmethod
     def importance(self, probe: Probe) -> Tensors:
         """Rank the weights: one tensor per prunable weight, of its shape; higher = keep."""

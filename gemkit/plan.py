@@ -30,6 +30,15 @@ class Plan(BaseModel):
         default="stop", description="when the loss is not finite: stop, or leave that step out"
     )
     warmup_epochs: int = Field(default=0, ge=0, description="rise linearly over these epochs")
+    on_no_signal: Literal["error", "warn"] = Field(
+        default="error",
+        description="when a search begins with layers that get no gradient, and its scores depend "
+        "on it: stop, or warn",
+    )
+    allow_ties: bool = Field(
+        default=False,
+        description="prune layers whose weights are all equally important, by position",
+    )
 
     def lr_at(self, step: int, steps_per_epoch: int) -> float:
         """Return the learning rate of a step; it depends on nothing but the clock."""

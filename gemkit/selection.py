@@ -14,7 +14,7 @@ from math import inf
 import torch
 from torch import Tensor
 
-from gemkit.errors import ImportanceError
+from gemkit.errors import ImportanceError, some
 from gemkit.tensors import Tensors
 from gemkit.topk import (
     Array,
@@ -83,6 +83,33 @@ def keep_top_blindly(importance: Tensors, alive: Tensors, shares: Shares) -> Ten
         for name, part, own in zip(group, parts, living, strict=True):
             masks[name] = own & part.view(own.shape)
     return {name: masks[name] for name in importance}
+
+
+@torch.no_grad()
+def refuse_ties(importance: Tensors, alive: Tensors, chosen: Tensors, in_use: Tensors) -> None:
+    """Refuse a choice that position alone has made: among equals, in a layer that is in use.
+
+    That is a layer all of whose living weights are equally important, and of which some but not
+    all are chosen. Layers of which nothing is in use are left alone: there is nothing to lose.
+    """
+    names = [name for name in importance if importance[name].numel()]
+    facts = []
+    for name in names:
+        living, values = alive[name].bool(), _rankable(name, importance[name])
+        low = values.masked_fill(~living, inf).min()
+        high = values.masked_fill(~living, -inf).max()
+        kept = chosen[name].count_nonzero()
+        split = (kept > 0) & (kept < living.count_nonzero())
+        facts.append((low == high) & split & in_use[name].any())
+    found = torch.stack(facts).tolist() if facts else []
+    tied = [name for name, is_tied in zip(names, found, strict=True) if is_tied]
+    if tied:
+        raise ImportanceError(
+            f"all weights of {some(tied, 3)} that are left are equally important, so position "
+            "alone would decide which of them stay; look whether signal reaches these layers "
+            "(gemkit.prepare helps where scales or weights are 0), use other scores, or allow it "
+            "with --allow-ties (allow_ties=True)"
+        )
 
 
 def count_living(alive: Tensors) -> list[int]:

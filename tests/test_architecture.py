@@ -28,7 +28,7 @@ ROWS = [
         "data.order",
         "data.__init__",
     ],
-    ["collapse", "drawing", "parts"],
+    ["collapse", "drawing", "parts", "readiness", "signal"],
     ["recipe", "masking", "scored", "lean", "plan"],
     [
         "compose",
@@ -41,7 +41,7 @@ ROWS = [
         "checkpoint",
         "keeping",
     ],
-    ["phase", "freezing", "rewinding"],
+    ["phase", "freezing", "guard", "rewinding"],
     ["engine"],
     ["hookspecs"],
     ["builtin", "methods", "models", "data"],

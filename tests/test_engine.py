@@ -21,7 +21,8 @@ from gemkit.data.embedded import Digits
 from gemkit.engine import finetune_plan, search_plan
 from gemkit.errors import CollapseError, FitError, OptionError, TrainingError
 from gemkit.events import Collapsed, EpochEnded, Froze, Noted, PhaseStarted, StepEnded
-from gemkit.freezing import Freezer, remedies
+from gemkit.freezing import Freezer
+from gemkit.guard import Guard, remedies
 from gemkit.masking import MaskedNet
 from gemkit.phase import Phase
 from gemkit.scored import ScoredNet
@@ -225,7 +226,7 @@ def collapse_half(policy, events):
 
 
 def test_an_empty_layer_is_an_error_that_names_it():
-    with pytest.raises(CollapseError, match=r"8\.weight lost every weight") as told:
+    with pytest.raises(CollapseError, match=r"8\.weight' lost every weight") as told:
         collapse_half("error", [])
     assert 'on_collapse="warn"' in str(told.value), "for whoever writes Python"
     assert "--on-collapse warn" in str(told.value), "for whoever types commands"
@@ -351,7 +352,8 @@ def freezer_of(recipe, observers=()):
     plan = Plan(epochs=1, batch_size=8, lr=0.1, momentum=0.9, weight_decay=0.1)
     trainer = Trainer(net, plan, phase.fabric, CPU)
     trainer.module.train()
-    return trainer, Freezer(recipe, trainer, phase, "warn")
+    guard = Guard(recipe, trainer.net, phase, trainer.plan, "warn")
+    return trainer, Freezer(recipe, trainer, phase, guard)
 
 
 def test_a_freeze_in_the_middle_of_training_clears_what_the_optimizer_remembers():

@@ -60,7 +60,7 @@ def test_a_network_takes_the_datas_channels_size_and_classes(spec, shape):
 
 
 def test_a_network_of_timm_is_timms_own_and_left_as_it_was():
-    ours = seeded("timm:resnet18")
+    ours = seeded("timm:resnet18", prepare=False)
     torch.manual_seed(0)
     theirs = timm.create_model("resnet18", num_classes=5)
     assert type(ours) is type(theirs)
@@ -289,6 +289,7 @@ def test_a_run_on_timm_and_its_ticket_without_the_weights(gemkit, tmp_path, dono
         "name": "timm",
         "strip_bias": True,
         "bn": "plain",
+        "prepare": True,
         "network": "resnet10t",
         "pretrained": False,
         "weights": "w.safetensors",

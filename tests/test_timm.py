@@ -6,7 +6,7 @@ import torch
 from tiny import CPU, tiny_data
 from torch import nn
 
-from gemkit import Plan, evaluate, finetune, prunable_names, search
+from gemkit import Plan, evaluate, finetune, prepare, prunable_names, search
 
 MODELS = {
     "resnet18": {},
@@ -20,7 +20,7 @@ PLAN = Plan(epochs=2, batch_size=8, lr=0.5)
 
 def build(name):
     torch.manual_seed(0)
-    return timm.create_model(name, num_classes=3, **MODELS[name])
+    return prepare(timm.create_model(name, num_classes=3, **MODELS[name]))
 
 
 @pytest.mark.parametrize("pruner", ["gem_miner", "edge_popup", "magnitude"])

@@ -62,6 +62,8 @@ def make_plans(training: Mapping[str, Any], fields: Fields) -> tuple[Plan, Plan]
             "batch_size": training["batch_size"],
             "lr": training["lr"],
             "on_nan": training.get("on_nan"),
+            "on_no_signal": training.get("on_no_signal"),
+            "allow_ties": training.get("allow_ties"),
         }
         | fields["search"],
         "search",
@@ -119,7 +121,17 @@ def model_for(
         )
     if address is not None and given == address:
         fields = {**{key: value for key, value in said.items() if key != "custom"}, **fields}
+    if given is None:
+        fields = {**_before_prepare(registry, said), **fields}
     return model_part(registry, given or said, fields)
+
+
+def _before_prepare(registry: Registry, said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what older files leave out: their networks were not prepared for pruning."""
+    name = said.get("name")
+    known = registry.parts["models"].get(name) if isinstance(name, str) else None
+    has_field = known is not None and "prepare" in known.thing.model_fields
+    return {"prepare": False} if has_field and "prepare" not in said else {}
 
 
 def is_custom(registry: Registry, text: str) -> bool:

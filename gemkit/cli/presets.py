@@ -18,6 +18,8 @@ _SAID_BY = {
     "search.batch_size": "batch_size",
     "search.lr": "lr",
     "search.on_nan": "on_nan",
+    "search.on_no_signal": "on_no_signal",
+    "search.allow_ties": "allow_ties",
     "finetune.epochs": "finetune_epochs",
     "finetune.batch_size": "batch_size",
     "finetune.lr": "finetune_lr",

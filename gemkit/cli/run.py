@@ -21,6 +21,7 @@ from gemkit.cli.training_options import (
     BATCH_SIZE,
     EPOCHS,
     ON_NAN,
+    ON_NO_SIGNAL,
     POLICIES,
     density_option,
     seed_option,
@@ -88,6 +89,19 @@ training_options = bundle(
             type=click.Choice(ON_NAN),
             default="stop",
             help="When the loss is not finite: stop, or leave that step out.",
+        ),
+        "on_no_signal": option(
+            "Training",
+            "--on-no-signal",
+            type=click.Choice(ON_NO_SIGNAL),
+            default="error",
+            help="When no gradient reaches a layer at the start of a search: stop, or warn.",
+        ),
+        "allow_ties": option(
+            "Training",
+            "--allow-ties",
+            is_flag=True,
+            help="Prune layers whose weights are all equally important, by position.",
         ),
     },
 )

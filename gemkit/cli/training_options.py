@@ -7,6 +7,7 @@ from gemkit.cli.sections import Decorator, option
 
 POLICIES = ("error", "warn", "keep-one")
 ON_NAN = ("stop", "skip")
+ON_NO_SIGNAL = ("error", "warn")
 EPOCHS = 30
 BATCH_SIZE = 64
 LARGEST_SEED = 2**32 - 1

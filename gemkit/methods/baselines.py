@@ -14,6 +14,7 @@ class Magnitude(MeasuredScores):
     """The size of the weight: |w|."""
 
     name = "magnitude"
+    needs_signal = False
 
     def importance(self, probe: Probe) -> Tensors:
         """Return |w|."""
@@ -24,6 +25,7 @@ class Random(MeasuredScores):
     """Chance: every weight as good as any other, drawn from the seed."""
 
     name = "random"
+    needs_signal = False
 
     def importance(self, probe: Probe) -> Tensors:
         """Draw U[0, 1) for every weight."""

@@ -17,6 +17,7 @@ from gemkit.kernels import WEIGHTED
 from gemkit.models.blocks import Shape
 from gemkit.parts import ModelPart
 from gemkit.probe import in_mode
+from gemkit.readiness import prepare_
 from gemkit.tensors import prunable_names
 from gemkit.wording import number_of
 
@@ -31,11 +32,21 @@ class ForeignNet(ModelPart):
         default="affine",
         description="batch norm as it comes ('affine'), or without learned scale and shift",
     )
+    prepare: bool = Field(
+        default=False,
+        description="let signal reach every layer from the start: norm scales of 0 and layer "
+        "scales next to 0 become 1, weights next to 0 are drawn; loaded weights stay as they are",
+    )
 
     @property
     @abstractmethod
     def title(self) -> str:
         """What to call the network in a message."""
+
+    @property
+    def loads_weights(self) -> bool:
+        """Whether the network begins with weights that were trained before."""
+        return False
 
     @abstractmethod
     def create(self, shape: Shape, classes: int, *, with_weights: bool) -> nn.Module:
@@ -43,7 +54,10 @@ class ForeignNet(ModelPart):
 
     def build(self, shape: Shape, classes: int) -> nn.Module:
         """Build it with the weights that were asked for, else with freshly drawn ones."""
-        return self._fitted(self.create(shape, classes, with_weights=True), shape, classes)
+        model = self._fitted(self.create(shape, classes, with_weights=True), shape, classes)
+        if self.prepare and not self.loads_weights:
+            prepare_(model)
+        return model
 
     def skeleton(self, shape: Shape, classes: int) -> nn.Module:
         """Build it without fetching any weights."""

@@ -19,6 +19,8 @@ class LibraryNet(ForeignNet):
     library: ClassVar[str]
 
     network: str
+    # Libraries switch residual branches off for training; pruning at initialization needs them on.
+    prepare: bool = Field(default=True, description=ForeignNet.model_fields["prepare"].description)
     pretrained: bool = Field(
         default=False, description="begin with the library's own weights, fetched if need be"
     )
@@ -27,6 +29,11 @@ class LibraryNet(ForeignNet):
         min_length=1,
         description="begin with the weights in this file: safetensors, or a .pth of tensors alone",
     )
+
+    @property
+    def loads_weights(self) -> bool:
+        """Whether the library or a file has weights for it."""
+        return self.pretrained or self.weights is not None
 
     @property
     def title(self) -> str:

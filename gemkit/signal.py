@@ -1,0 +1,141 @@
+"""Whether signal and gradient reach every prunable layer of a network.
+
+A score can rank the weights of a layer only if the loss depends on them. Many networks are
+built so that it does not: a residual block that ends in a norm of scale 0 passes nothing on, and a
+head of zeros passes no gradient back. One batch shows it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from gemkit.errors import some
+from gemkit.kernels import weights_of
+from gemkit.probe import Batch, in_mode
+from gemkit.tensors import Tensors, parameters_of, seeded
+
+_FAINT = 1e-4
+"""A layer is faint if |w · ∂L/∂w| is this much smaller than in the largest layer, both in sum and
+on average. A layer scale of 1e-5 makes it so; layers of different sizes alone do not."""
+
+
+@dataclass(frozen=True)
+class Signal:
+    """What one batch shows about the prunable layers, by the names of their weights."""
+
+    unused: tuple[str, ...] = ()
+    """They take no part in computing the output."""
+    dead: tuple[str, ...] = ()
+    """Their gradient is exactly zero in every entry."""
+    faint: tuple[str, ...] = ()
+    """Their gradient is next to zero."""
+    blind: tuple[str, ...] = ()
+    """Their input is the same for every image."""
+    constant: bool = False
+    """The output is the same for every image."""
+
+    def sentences(self, layers: int) -> list[str]:
+        """Say what was found, of so many layers."""
+        found = {
+            "take no part in computing the output": self.unused,
+            "get no gradient": self.dead,
+            f"have less than {_FAINT:g} of the largest layer's |w · ∂L/∂w|": self.faint,
+            "see the same input for every image": self.blind,
+        }
+        lines = [
+            f"{len(names)} of {layers} prunable layers {what} ({some(names, 3)})"
+            for what, names in found.items()
+            if names
+        ]
+        return ["the output is the same for every image", *lines] if self.constant else lines
+
+
+def trace(model: nn.Module, names: Sequence[str], batch: Batch) -> Signal:
+    """Pass one batch forward and back; the model is left as it was.
+
+    Norms use the statistics of the batch, as in training. Dropout and stochastic depth are off,
+    because they would cut off layers by chance.
+    """
+    parameters = parameters_of(model, names)
+    images, labels = batch
+    images = images.to(next(iter(parameters.values())))
+    state = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    leaves = {name: parameters[name].detach().requires_grad_() for name in names}
+    blind: dict[str, bool] = {}
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with (
+        seeded(0, images.device),
+        torch.enable_grad(),
+        _batch_statistics(model),
+        _watched(model, parameters, len(images), blind),
+    ):
+        output: Tensor = functional_call(model, {**state, **buffers, **leaves}, (images,))
+        found = torch.autograd.grad(
+            F.cross_entropy(output.float(), labels), list(leaves.values()), allow_unused=True
+        )
+    gradients = {name: own for name, own in zip(leaves, found, strict=True) if own is not None}
+    moved = {name: bool(own.any()) for name, own in gradients.items()}
+    return Signal(
+        unused=tuple(name for name in names if name not in gradients),
+        dead=tuple(name for name, moves in moved.items() if not moves),
+        faint=_faint({name: leaves[name] for name, moves in moved.items() if moves}, gradients),
+        blind=tuple(name for name in names if blind.get(name)),
+        constant=len(images) > 1 and bool((output.detach() == output.detach()[:1]).all()),
+    )
+
+
+def _faint(weights: Tensors, gradients: Tensors) -> tuple[str, ...]:
+    """Name the layers, of those with a gradient, whose |w · ∂L/∂w| is next to zero."""
+    sums = [(own.detach().double() * gradients[name]).abs().sum() for name, own in weights.items()]
+    if not sums:
+        return ()
+    total = torch.stack(sums).cpu()
+    mean = total / torch.tensor([own.numel() for own in weights.values()])
+    faint = (total < _FAINT * total.max()) & (mean < _FAINT * mean.max())
+    return tuple(name for name, is_faint in zip(weights, faint.tolist(), strict=True) if is_faint)
+
+
+@contextmanager
+def _batch_statistics(model: nn.Module) -> Iterator[None]:
+    """Set evaluation mode, but for batch norms."""
+    with in_mode(model, training=False):
+        for module in model.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.training = True
+        yield
+
+
+@contextmanager
+def _watched(
+    model: nn.Module, parameters: Mapping[str, nn.Parameter], batch: int, blind: dict[str, bool]
+) -> Iterator[None]:
+    """Note for every prunable weight whether its layer sees the same input for every image.
+
+    Inputs with fewer rows than images are not images (a table of positions, for one).
+    """
+    names = {id(parameter): name for name, parameter in parameters.items()}
+    layers = {
+        layer: [names[id(own)] for own in map(layer._parameters.get, kinds) if id(own) in names]
+        for layer in model.modules()
+        if (kinds := weights_of(layer))
+    }
+
+    def watch(layer: nn.Module, inputs: tuple[object, ...]) -> None:
+        seen = inputs[0] if inputs else None
+        if not isinstance(seen, Tensor) or seen.ndim < 2 or len(seen) < max(2, batch):
+            return
+        same = bool((seen.detach() == seen.detach()[:1]).all())
+        for name in layers[layer]:
+            blind[name] = blind.get(name, True) and same
+
+    handles = [layer.register_forward_pre_hook(watch) for layer in layers]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
