@@ -12,13 +12,15 @@ from typing import Any, NamedTuple
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
-from gemkit.errors import CheckpointError
+from gemkit.errors import CheckpointError, StorageError
 from gemkit.files import put
+from gemkit.limits import MOST_ITEMS
 from gemkit.stateful import State
+from gemkit.tensor_file import TooLargeError, check_json, opened
 from gemkit.tensors import Tensors
 from gemkit.ticket_file import DTYPES, canonical, explain, sha256
 
@@ -99,7 +101,7 @@ def _apart(tensors: Tensors) -> Tensors:
     return apart
 
 
-# --- reading: the file is believed in nothing ----------------------------------------------------
+# --- reading untrusted files ---------------------------------------------------------------------
 
 
 def read(path: Path) -> Checkpoint:
@@ -115,12 +117,13 @@ def _read(path: Path) -> Checkpoint:
     try:
         if not path.is_file() or path.stat().st_size == 0:
             raise CheckpointError("is empty, or no file")
-        # "pread", not the default memory map: a map would change under us with the file.
-        with safe_open(path, framework="pt", backend="pread") as file:
+        with opened(path) as file:
             document = _parse((file.metadata() or {}).get("gemkit"))
             tensors = _tensors(file)
     except OSError as error:
         raise CheckpointError(f"cannot be read: {error.strerror or error}") from error
+    except TooLargeError as error:  # not damaged: nothing is removed or passed over for it
+        raise StorageError(f"checkpoint {path} is not read: it {error}") from error
     except (SafetensorError, TypeError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]  # torch adds a C++ stack
         raise CheckpointError(f"is cut off or damaged ({reason})") from error
@@ -136,6 +139,7 @@ def _parse(text: str | None) -> _Document:
     """Read the JSON document, its version first."""
     if text is None:
         raise CheckpointError("is a safetensors file but no checkpoint of gemkit")
+    check_json(text, 8 * MOST_ITEMS)  # a network's tensors are there several times
     try:
         data: Any = json.loads(text)
         version = data.get("format") if isinstance(data, dict) else None

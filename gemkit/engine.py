@@ -19,6 +19,7 @@ from gemkit.freezing import Freezer
 from gemkit.guard import Guard
 from gemkit.keeping import Keeper
 from gemkit.lean import LARGE, LeanNet
+from gemkit.limits import check_seed
 from gemkit.masking import MaskedNet
 from gemkit.outputs import check_labels
 from gemkit.parts import Freeze, LearnedScores
@@ -73,6 +74,7 @@ def search(
     trained between freezes, `on_ticket` is called after every freeze, the last one included, with
     the ticket of that density. A `keeper` saves the search, and resumes one that it has saved.
     """
+    check_seed(seed)
     phase = Phase("search", data, seed, runtime or Runtime(), observers, fabric, keeper)
     plan = search_plan(recipe, plan or Plan(), data)
     target = recipe.density or density

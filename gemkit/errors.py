@@ -75,6 +75,9 @@ class DataError(GemkitError):
 _CLOSE = 0.65
 """Letters in common: 'gem_minor' is close to 'gem_miner' (0.89), 'adam' not to 'random' (0.6)."""
 
+_LONGEST = 100
+"""Letters of a name that are compared: a file may hold a very long one."""
+
 
 class Stopped(Exception):  # noqa: N818 - nothing went wrong
     """A run that was asked to stop by a signal, and has saved its state."""
@@ -89,7 +92,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
     Close is what differs in a few letters, or begins alike. More than a few dozen are not listed.
     """
-    options = sorted(known)
+    options, name = sorted(known), name[:_LONGEST]
     close = get_close_matches(name, options, n=3, cutoff=_CLOSE)
     begun = [option for option in options if len(name) > 1 and option.startswith(name)]
     meant = list(dict.fromkeys([*close, *begun]))[:3]

@@ -13,7 +13,7 @@ from typing import Any, Self
 from gemkit.errors import CheckpointError, GemkitError, Stopped
 from gemkit.events import Collapsed, EpochEnded, Event, Froze, Noted, PhaseStarted
 from gemkit.stateful import State, count_in
-from gemkit.wording import number_of
+from gemkit.wording import escaped, number_of
 
 _NAMES = {EpochEnded: "epoch", Froze: "freeze", Collapsed: "collapse"}
 
@@ -92,6 +92,7 @@ class Log:
 
     def say(self, words: str) -> None:
         """Add a line; where that fails, the run is more important than its log."""
+        words = escaped(words, keep="\n")
         with suppress(OSError), self.path.open("a", encoding="utf-8") as file:
             file.write(f"{self._now():%Y-%m-%d %H:%M:%S}  {words}\n")
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from gemkit.errors import OptionError, did_you_mean
 from gemkit.parts import Part
+from gemkit.wording import escaped
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -66,7 +67,7 @@ def attempt(
 
 def _sentence(problem: Any, label: str, title: str, model: type[BaseModel]) -> str:  # noqa: ANN401
     """Word one problem of a pydantic error: the field, the value given, and what is expected."""
-    location = [str(step) for step in problem["loc"]]
+    location = [escaped(str(step)) for step in problem["loc"]]
     path = ".".join([label, *location] if label else location)
     if problem["type"] == "extra_forbidden":
         return f"{path} does not exist" + (
@@ -101,7 +102,7 @@ def argument_field(cls: type[Part], argument: str, label: str) -> dict[str, Any]
     """Return the field that `name:argument` fills; digits become a number where one is wanted."""
     if cls.argument is None:
         raise OptionError(
-            f"{label} '{cls.name}' takes nothing after a colon, but got '{argument}'; "
+            f"{label} '{cls.name}' takes nothing after a colon, but got {argument!r}; "
             f"write '{cls.name}' alone"
         )
     annotation = cls.model_fields[cls.argument].annotation

@@ -5,14 +5,18 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from gemkit.limits import MOST_EPOCHS
+
 
 class Plan(BaseModel):
     """How one phase trains; what is left out takes the default for what is trained."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    epochs: int = Field(default=30, ge=0, description="passes over the training data")
-    batch_size: int = Field(default=64, ge=1, description="images per optimizer step")
+    epochs: int = Field(
+        default=30, ge=0, le=MOST_EPOCHS, description="passes over the training data"
+    )
+    batch_size: int = Field(default=64, ge=1, lt=2**31, description="images per optimizer step")
     optimizer: Literal["sgd", "adam", "adamw"] = Field(default="sgd", description="update rule")
     lr: float | None = Field(default=None, gt=0, description="peak learning rate")
     momentum: float = Field(default=0.9, ge=0, lt=1, description="of SGD; Adam's first beta")
@@ -24,12 +28,16 @@ class Plan(BaseModel):
         default="cosine", description="how the learning rate falls, epoch by epoch"
     )
     milestones: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field(
-        default=(0.5, 0.75), description="multistep: divide by 10 at these fractions of the epochs"
+        default=(0.5, 0.75),
+        max_length=1000,
+        description="multistep: divide by 10 at these fractions of the epochs",
     )
     on_nan: Literal["stop", "skip"] = Field(
         default="stop", description="when the loss is not finite: stop, or leave that step out"
     )
-    warmup_epochs: int = Field(default=0, ge=0, description="rise linearly over these epochs")
+    warmup_epochs: int = Field(
+        default=0, ge=0, le=MOST_EPOCHS, description="rise linearly over these epochs"
+    )
     on_no_signal: Literal["error", "warn"] = Field(
         default="error",
         description="when a search begins with layers that get no gradient, and its scores depend "

@@ -5,6 +5,7 @@ from typing import Any, Literal, NamedTuple
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field
 
+from gemkit.limits import LONGEST_TEXT
 from gemkit.parts import (
     Allocation,
     FreezeSchedule,
@@ -50,7 +51,9 @@ class Recipe(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     pruner: str = Field(pattern=f"^{PART_NAME}$", description="the name people type")
-    help: str = Field(default="", description="one line on what it does, and its source")
+    help: str = Field(
+        default="", max_length=LONGEST_TEXT, description="one line on what it does, and its source"
+    )
     scores: Scores
     rounding: Rounding
     allocation: Allocation

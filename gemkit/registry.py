@@ -116,7 +116,7 @@ class Registry:
         if name not in known:
             list_them = "gemkit presets" if kind == "presets" else f"gemkit parts {kind}"
             all_of_them = f"; `{list_them}` lists what there is" if known else "; there is none"
-            message = f"unknown {label} '{name}'{did_you_mean(name, known) or all_of_them}"
+            message = f"unknown {label} {name!r}{did_you_mean(name, known) or all_of_them}"
             if self.refused:
                 reasons = [refusal.reason for refusal in self.refused]
                 message = "\n  - ".join(
@@ -154,7 +154,7 @@ class Registry:
             data = {"pruner": pruner, **self.pruner(pruner).thing}
         else:
             data = dict(pruner)
-        title = f"pruner '{data['pruner']}'" if "pruner" in data else "this recipe"
+        title = f"pruner {str(data['pruner'])!r}" if "pruner" in data else "this recipe"
         try:
             choices = self._fill_roles(data, parts or {})
             _set_options_(data, choices, options or {})

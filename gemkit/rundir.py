@@ -17,6 +17,7 @@ import tomli_w
 
 from gemkit.errors import OptionError
 from gemkit.files import is_left_over, put, read, sweep
+from gemkit.limits import LARGEST_CONFIG
 from gemkit.metrics import last_line
 from gemkit.options import from_data
 from gemkit.outcome import Outcome
@@ -95,7 +96,7 @@ class RunDir:
         """Read what is run."""
         file = self.path / _CONFIG
         try:
-            return tomllib.loads(read(file).decode())
+            return tomllib.loads(read(file, LARGEST_CONFIG).decode())
         except FileNotFoundError as error:
             raise OptionError(
                 f"{self.path} is no run: there is no {_CONFIG}; start one with `gemkit run --out "

@@ -9,18 +9,20 @@ from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from torch import Tensor, nn
 
 from gemkit import ticket_file
+from gemkit.bounded import Classes, Count, Density, ImageShape, Name, Seed, Spec
 from gemkit.collapse import CollapsePolicy
 from gemkit.data.fingerprint import Fingerprint
 from gemkit.errors import TicketError, some
+from gemkit.limits import MOST_FREEZES
 from gemkit.plan import Plan
 from gemkit.tensors import Tensors, kept, total
 from gemkit.ticket_file import DTYPES, REPLACE_IT, Content, explain
 from gemkit.ticket_fit import effective, misfits
-from gemkit.wording import number_of
+from gemkit.wording import escaped, number_of
 
 Model = TypeVar("Model", bound=nn.Module)
 _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -31,10 +33,10 @@ class FreezeRecord(BaseModel):
 
     model_config = _STRICT
 
-    step: int = Field(ge=0, description="the optimizer step before which it happened")
-    target: float = Field(gt=0, le=1, description="the density it aimed at")
-    alive: int = Field(ge=0, description="how many weights could still be used after it")
-    kept: int = Field(ge=0, description="how many weights the mask kept after it")
+    step: Count = Field(description="the optimizer step before which it happened")
+    target: Density = Field(description="the density it aimed at")
+    alive: Count = Field(description="how many weights could still be used after it")
+    kept: Count = Field(description="how many weights the mask kept after it")
 
 
 class TicketInfo(BaseModel):
@@ -42,30 +44,33 @@ class TicketInfo(BaseModel):
 
     model_config = _STRICT
 
-    pruner: str = Field(description="the name of the pruner that found it")
-    recipe: dict[str, JsonValue] = Field(description="the resolved recipe, as Recipe.to_data()")
-    model: dict[str, JsonValue] | None = Field(
+    pruner: Name = Field(description="the name of the pruner that found it")
+    recipe: Spec = Field(description="the resolved recipe, as Recipe.to_data()")
+    model: Spec | None = Field(
         description="the network as part data, or {'custom': 'package.module:function'}"
     )
-    dataset: dict[str, JsonValue] | None = Field(description="the data set as part data")
-    shape: tuple[PositiveInt, PositiveInt, PositiveInt] | None = Field(
+    dataset: Spec | None = Field(description="the data set as part data")
+    shape: ImageShape | None = Field(
         description="the (channels, height, width) of the images the network was built for"
     )
-    classes: PositiveInt | None = Field(description="the classes the network was built for")
-    density_target: float = Field(gt=0, le=1, description="the fraction it was asked to keep")
-    seed: int = Field(description="the seed of the search")
-    epochs: int = Field(ge=0, description="how many epochs the search trained")
+    classes: Classes | None = Field(description="the classes the network was built for")
+    density_target: Density = Field(description="the fraction it was asked to keep")
+    seed: Seed = Field(description="the seed of the search")
+    epochs: Count = Field(description="how many epochs the search trained")
     stage: Literal["found", "finetuned"] = Field(
         description="'found' by a search, or taken from a network that was 'finetuned' since"
     )
     plan: Plan | None = Field(
         default=None, description="how the search trained, with every default written out"
     )
-    versions: dict[str, str] = Field(description="versions of gemkit, torch and every plugin used")
-    history: list[FreezeRecord] = Field(description="every freeze of the search, in order")
-    alive: int | None = Field(
+    versions: dict[Name, Name] = Field(
+        max_length=1000, description="versions of gemkit, torch and every plugin used"
+    )
+    history: list[FreezeRecord] = Field(
+        max_length=MOST_FREEZES, description="every freeze of the search, in order"
+    )
+    alive: Count | None = Field(
         default=None,
-        ge=0,
         description="how many weights were still alive when the mask was chosen, which differs "
         "from those it keeps where scores are rounded",
     )
@@ -93,7 +98,7 @@ class TicketInfo(BaseModel):
             text += f" for {'x'.join(str(size) for size in self.shape)} images"
         if self.classes is not None:
             text += f" and {number_of(self.classes, 'class', 'classes')}"
-        return text
+        return escaped(text)
 
 
 class Layer(NamedTuple):
@@ -162,8 +167,8 @@ class Ticket:
     def summary(self) -> str:
         """Say in one line what this ticket is."""
         return (
-            f"{self.info.pruner} ticket for {self.info.made_for()}: keeps {self.kept:,} of "
-            f"{self.prunable:,} weights (density {self.density:.4g}, target "
+            f"{escaped(self.info.pruner)} ticket for {self.info.made_for()}: keeps {self.kept:,} "
+            f"of {self.prunable:,} weights (density {self.density:.4g}, target "
             f"{self.info.density_target:g}), {self.info.stage}, seed {self.info.seed}"
         )
 
@@ -181,8 +186,14 @@ class Ticket:
         The model is an ordinary one with the names and shapes the ticket was made for; its tensors
         keep their device, dtype and memory format. Nothing is written unless everything fits.
         """
+        self.check_fit(model)
         own = model.state_dict(keep_vars=True)
-        flaws = misfits(self.mask, self.state, own)
+        model.load_state_dict(effective(self.mask, self.state, own))
+        return model
+
+    def check_fit(self, model: nn.Module) -> None:
+        """Raise what keeps a model from taking this ticket: names, shapes, types, tied weights."""
+        flaws = misfits(self.mask, self.state, model.state_dict(keep_vars=True))
         if flaws:
             raise TicketError(
                 f"the ticket does not fit this {type(model).__name__}: it was made for "
@@ -190,8 +201,6 @@ class Ticket:
                 + "\n  - ".join(flaws)
                 + "\napply it to that network, not yet wrapped or compiled"
             )
-        model.load_state_dict(effective(self.mask, self.state, own))
-        return model
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file, whole or not at all; the same ticket gives the same bytes."""

@@ -2,8 +2,8 @@
 
 Tensors: `mask/NAME`, a mask packed eight entries to a byte, and `state/NAME`. Metadata: `gemkit`,
 one JSON document with the format version, the order of the names, what is known about the ticket
-and a SHA-256 over that document and every tensor. The hash finds damage; it is no signature, for
-whoever can rewrite the file can rewrite the hash. Nothing is ever unpickled.
+and a SHA-256 over that document and every tensor. The hash finds damage; it is no signature, so
+every size has a bound (see `gemkit.limits`). Nothing is ever unpickled.
 """
 
 import hashlib
@@ -15,13 +15,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
 from gemkit.errors import TicketError, some
 from gemkit.files import put
+from gemkit.limits import MOST_ITEMS
+from gemkit.tensor_file import TooLargeError, check_header, check_json, check_names, opened
 from gemkit.tensors import Tensors
+from gemkit.wording import escaped
 
 FORMAT = 1
 REPLACE_IT = "copy it again from where it came, or search again"
@@ -105,9 +108,15 @@ def write(content: Content, path: Path) -> None:
     """Write the file whole or not at all; what stood under that name before stays until then."""
     tensors, document = _flatten(content), _describe(content)
     document = document.model_copy(update={"sha256": _digest(document, tensors)})
-    data = to_safetensors(tensors, {"gemkit": canonical(document.model_dump()).decode()})
+    text = canonical(document.model_dump()).decode()
+    data = to_safetensors(tensors, {"gemkit": text})
     try:
+        check_names(tensors)
+        check_header(data)
+        check_json(text, MOST_ITEMS)
         put(data, path)
+    except TooLargeError as error:
+        raise TicketError(f"cannot save the ticket as {path}, which {error}") from error
     except FileNotFoundError as error:
         raise TicketError(
             f"cannot save the ticket as {path}: there is no folder {path.parent}; "
@@ -153,7 +162,7 @@ def sha256(document: object, tensors: Tensors) -> str:
     return sha.hexdigest()
 
 
-# --- reading: the file is believed in nothing ----------------------------------------------------
+# --- reading untrusted files ---------------------------------------------------------------------
 
 
 def read(path: Path) -> Content:
@@ -168,12 +177,13 @@ def _read(path: Path) -> Content:
     """Do what `read` says, with errors that do not name the file yet."""
     try:
         _check_kind(path)
-        # "pread", not the default memory map: a map would change under us with the file.
-        with safe_open(path, framework="pt", backend="pread") as file:
+        with opened(path) as file:
             document = _parse((file.metadata() or {}).get("gemkit"))
             tensors = _tensors(file, document)
     except OSError as error:
         raise TicketError(f"cannot be read: {error.strerror or error}; check the path") from error
+    except TooLargeError as error:
+        raise TicketError(f"is not read: it {error}") from error
     except (SafetensorError, TypeError, RuntimeError) as error:  # torch refuses absurd shapes
         reason = str(error).partition("\n")[0]  # torch adds a C++ stack
         raise TicketError(
@@ -198,6 +208,7 @@ def _parse(text: str | None) -> _Document:
     """Read the JSON document, its version first."""
     if text is None:
         raise TicketError(f"is a safetensors file but not a gemkit ticket; {_FOREIGN}")
+    check_json(text, MOST_ITEMS)
     try:
         data: Any = json.loads(text)
         version = data.get("format") if isinstance(data, dict) else None
@@ -256,6 +267,6 @@ def _assemble(document: _Document, tensors: Tensors) -> Content:
 def explain(error: ValidationError) -> str:
     """Say in one line which fields are wrong, and why."""
     return "; ".join(
-        f"{'.'.join(str(step) for step in flaw['loc'][:6]) or 'document'}: {flaw['msg']}"
+        f"{escaped('.'.join(str(step) for step in flaw['loc'][:6])) or 'document'}: {flaw['msg']}"
         for flaw in error.errors()[:5]
     )

@@ -1,6 +1,7 @@
 """What every test shares: one thread, and each device this machine has."""
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -29,3 +30,16 @@ def device(request):
     if not _PRESENT[request.param]:
         pytest.skip(f"this machine has no {request.param} device")
     return torch.device(request.param)
+
+
+@pytest.fixture
+def little_memory():
+    """Let the process grow by 256 MB at most."""
+    resource, statm = pytest.importorskip("resource"), Path("/proc/self/statm")
+    if not statm.exists():
+        pytest.skip("only Linux tells how much memory is in use")
+    now = int(statm.read_text().split()[0]) * resource.getpagesize()
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (now + 2**28, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, limits)

@@ -15,7 +15,7 @@ ROOT = Path(gemkit.__file__).parent
 # A module may import from its own row and from the rows above it, never from below.
 # A package stands for all its modules that no row names.
 ROWS = [
-    ["errors", "events", "wording"],
+    ["errors", "events", "wording", "limits", "bounded"],
     ["tensors", "topk", "kernels", "uses", "files", "stateful", "allocator"],
     ["pieces", "standing", "wearing"],
     [
@@ -37,6 +37,7 @@ ROWS = [
         "outputs",
         "ticket",
         "ticket_file",
+        "tensor_file",
         "ticket_fit",
         "checkpoint",
         "keeping",

@@ -1,7 +1,6 @@
 """The ticket as a value, in a model, and as a file that nothing can damage unnoticed."""
 
 import errno
-import hashlib
 import json
 import os
 import stat
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from forging import forge, raw
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -86,10 +86,6 @@ def ticket_of(model, density=0.3, info=INFO):
 @pytest.fixture
 def ticket():
     return ticket_of(seeded(Small))
-
-
-def raw(tensor):
-    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def same(a, b):
@@ -483,31 +479,6 @@ def test_only_the_hash_finds_a_flipped_bit_in_a_weight(saved, monkeypatch):
 # --- the file: well-formed, rightly signed, and still wrong --------------------------------------
 
 
-def canonical(value):
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
-
-
-def forge(path, ticket, change=None, document=None):
-    """Write a file by the published format, not by gemkit's code, with a hash that is right."""
-    tensors = {f"mask/{n}": pack(m) for n, m in ticket.mask.items()}
-    tensors |= {f"state/{n}": t for n, t in ticket.state.items()}
-    tensors = {n: t for n, t in (tensors | (change or {})).items() if t is not None}
-    header = {
-        "format": 1,
-        "mask": list(ticket.mask),
-        "state": list(ticket.state),
-        "info": ticket.info.model_dump(mode="json"),
-        **(document or {}),
-    }
-    sha = hashlib.sha256(canonical(header))
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        code = {**DTYPES, torch.float8_e5m2: "F8_E5M2"}[tensor.dtype]
-        sha.update(canonical([name, code, list(tensor.shape)]) + raw(tensor))
-    header.setdefault("sha256", sha.hexdigest())
-    save_file(tensors, path, {"gemkit": json.dumps(header)})
-
-
 def test_the_format_is_what_its_description_says(ticket, tmp_path):
     forge(tmp_path / "a.gem", ticket)
     assert same(Ticket.load(tmp_path / "a.gem"), ticket)
@@ -621,19 +592,6 @@ def test_a_pickle_is_refused_and_never_run(tmp_path):
     assert not (tmp_path / "boom").exists()
     torch.load(tmp_path / "a.gem", weights_only=False)
     assert (tmp_path / "boom").exists()  # the bomb was a real one
-
-
-@pytest.fixture
-def little_memory():
-    """Let the process grow by 256 MB at most."""
-    resource, statm = pytest.importorskip("resource"), Path("/proc/self/statm")
-    if not statm.exists():
-        pytest.skip("only Linux tells how much memory is in use")
-    now = int(statm.read_text().split()[0]) * resource.getpagesize()
-    limits = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (now + 2**28, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
 def one_tensor(shape, end):

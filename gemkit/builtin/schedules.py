@@ -9,6 +9,7 @@ from pydantic import Field
 
 from gemkit.errors import FitError
 from gemkit.hookspecs import hookimpl
+from gemkit.limits import MOST_EPOCHS, MOST_FREEZES, MOST_ROUNDS
 from gemkit.parts import Freeze, FreezeSchedule
 from gemkit.tensors import budget
 from gemkit.wording import number_of
@@ -52,10 +53,13 @@ class SteppedSchedule(FreezeSchedule):
     of_training: ClassVar[tuple[str, ...]] = ("every",)
     """The fields that say when to freeze in training, and nothing else; subclasses add theirs."""
 
-    every: int = Field(default=2, ge=1, description="epochs from one freeze to the next (T)")
+    every: int = Field(
+        default=2, ge=1, le=MOST_EPOCHS, description="epochs from one freeze to the next (T)"
+    )
     rounds: int | None = Field(
         default=None,
         ge=1,
+        le=MOST_FREEZES,
         description="instead of freezes in training: so many in a row before it",
     )
 
@@ -81,6 +85,11 @@ class SteppedSchedule(FreezeSchedule):
                 f"schedule '{self.name}' finds no moment to freeze: the search has "
                 f"{number_of(epochs, 'epoch')} and schedule.every is {self.every}; train longer, "
                 "lower schedule.every, or set schedule.rounds to freeze before training"
+            )
+        if len(moments) > MOST_FREEZES:
+            raise FitError(
+                f"schedule '{self.name}' would freeze {len(moments):,} times, at most "
+                f"{MOST_FREEZES:,} are recorded; raise schedule.every"
             )
         progress = [(count + 1) / len(moments) for count in range(len(moments))]
         densities = [self.curve(part, target) for part in progress[:-1]] + [target]
@@ -198,7 +207,10 @@ class Iterative(FreezeSchedule):
         default=0.2, ge=0.01, lt=1, description="of the surviving weights, taken every round"
     )
     every: int | None = Field(
-        default=None, ge=1, description="epochs of a round; by default those of the search"
+        default=None,
+        ge=1,
+        le=MOST_EPOCHS,
+        description="epochs of a round; by default those of the search",
     )
 
     @property
@@ -225,6 +237,11 @@ class Iterative(FreezeSchedule):
             raise FitError(
                 f"schedule '{self.name}' freezes at the end of a round, so a round needs at least "
                 f"one epoch; set schedule.every, or the epochs of the search"
+            )
+        if self.rounds(target) > MOST_ROUNDS:
+            raise FitError(
+                f"schedule '{self.name}' would take {self.rounds(target):,} rounds to density "
+                f"{target:g}, at most {MOST_ROUNDS:,} are made; raise schedule.fraction"
             )
         # In fractions: 0.9 twice is 0.81 to the last digit, and counts come out exact.
         keep = 1 - Fraction(repr(self.fraction))

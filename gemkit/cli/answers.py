@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from gemkit.cli.screen import echo
 from gemkit.cli.sections import Function, option
 
 
@@ -32,10 +33,10 @@ def answers_json(command: Function) -> Function:
         if as_json:
             with redirect_stdout(sys.stderr):
                 answer = command(**values)
-            click.echo(json.dumps(answer.data, allow_nan=False))
+            echo(json.dumps(answer.data, allow_nan=False))
         else:
             answer = command(**values)
-            click.echo(answer.text)
+            echo(answer.text)
         if answer.code:
             raise click.exceptions.Exit(answer.code)
 

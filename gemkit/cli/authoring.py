@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gemkit.cli.answers import Answer, answers_json
+from gemkit.cli.screen import echo
 from gemkit.cli.sections import SectionedCommand, option
 from gemkit.wording import number_of
 
@@ -39,7 +40,7 @@ def new_plugin(name: str, folder: Path) -> None:
     from gemkit.scaffold import new_plugin
 
     made = new_plugin(name, folder, load_plugins())
-    click.echo(
+    echo(
         f"made {made}\n\n"
         f"  pip install -e {shlex.quote(str(made))}\n"
         f"  gemkit run --pruner {made.name.removeprefix('gemkit-').replace('-', '_')}\n"
@@ -72,7 +73,7 @@ def check_plugin(plugin: str, folder: Path | None) -> Answer:
     found: list[Verdict] = []
     for verdict in verdicts(things, folder):
         if not found or found[-1].thing != verdict.thing:
-            click.echo(f"checking {verdict.thing}", err=True)
+            echo(f"checking {verdict.thing}", err=True)
         found.append(verdict)
     conforms = not refused and not any(verdict.problem for verdict in found)
     data = {

@@ -3,7 +3,7 @@
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from gemkit.compaction import finetune
 from gemkit.data.source import Data
 from gemkit.errors import GemkitError, Stopped
 from gemkit.keeping import Keeper
+from gemkit.models.blocks import Shape
 from gemkit.models.custom import model_data
 from gemkit.parts import DatasetPart, ModelPart
 from gemkit.phase import Listener
@@ -29,6 +30,8 @@ from gemkit.ticket import Ticket
 from gemkit.training import make_fabric
 
 Split = Literal["train", "validation", "test"]
+Build = Callable[[Shape, int], nn.Module]
+"""Makes a network for the shape of an image and a number of classes."""
 
 
 @dataclass(frozen=True)
@@ -91,16 +94,15 @@ def set_up(
     runtime: Runtime,
     fabric: Fabric,
     *,
-    for_ticket: bool = False,
+    build: Build | None = None,
 ) -> Bench:
     """Load the data and build the network for it, its weights drawn from the seed.
 
-    A network that a ticket is going to fill fetches no weights of its own.
+    `build` makes the network instead of `model.build`.
     """
     data = load_data(dataset, world, fabric)
     with seeded(seed, torch.device("cpu")):
-        build = model.skeleton if for_ticket else model.build
-        network = build(data.shape, data.classes)
+        network = (build or model.build)(data.shape, data.classes)
     origin = {
         "model": model_data(model),
         "dataset": part_data(dataset),

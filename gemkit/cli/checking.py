@@ -8,8 +8,6 @@ from pathlib import Path
 from signal import Signals
 from typing import Any
 
-import click
-
 from gemkit.checks import TICKET, Trial, Unmade, trials, work
 from gemkit.cli import signals
 from gemkit.cli.answers import Answer
@@ -19,13 +17,16 @@ from gemkit.cli.choices import validated
 from gemkit.cli.fields import Fields, sort_fields
 from gemkit.cli.job import Job
 from gemkit.cli.mishaps import explained
+from gemkit.cli.networks import network_of
 from gemkit.cli.progress import warning
 from gemkit.cli.retraining import parts_of
+from gemkit.cli.screen import echo
 from gemkit.cli.ticket_argument import FOUND, ticket_in
 from gemkit.engine import finetune_plan
 from gemkit.errors import GemkitError, OptionError, Stopped
 from gemkit.events import Collapsed, Event, Noted
 from gemkit.lab import Lab, lab_for
+from gemkit.limits import LARGEST_SEED
 from gemkit.parts import SanityCheck
 from gemkit.plan import Plan, Runtime
 from gemkit.plugins import load_plugins
@@ -65,10 +66,12 @@ def start(
     ticket = Ticket.load(file)
     plan = _plan(file.parent, finetune_epochs, given["finetune"])
     runtime = validated(Runtime, machine, "machine")
-    model, dataset = parts_of(ticket, registry, world, given)
+    model, dataset = parts_of(ticket, registry, world, given, weights=True)
     fabric = open_fabric(runtime)
     with only_first_speaks(fabric) as nowhere:
         data = load_data(dataset, world, fabric)
+        typed = world["model"] is not None
+        ticket.check_fit(network_of(ticket, model, data.shape, data.classes, typed=typed))
         lab = lab_for(
             ticket,
             data=data,
@@ -162,21 +165,21 @@ def carry_out(
 ) -> dict[str, Any]:
     """Measure what is missing, write it down trial by trial, and judge."""
     book = book.asking(checks, lab.registry)
-    seeds = range(ticket.info.seed, ticket.info.seed + count)
+    seeds = [(ticket.info.seed + offset) % (LARGEST_SEED + 1) for offset in range(count)]
     left = len(work(list(checks), seeds, book.trials))
     began = time.perf_counter()
     for number, trial in enumerate(trials(ticket, checks, seeds, lab, plan, book.trials), 1):
         book = book.with_trial(trial)
         book.write(margin)
         seconds = (time.perf_counter() - began) / number * (left - number)
-        click.echo(f"[{number}/{left}] {_line(trial)}  {seconds:.0f} s left", err=True)
+        echo(f"[{number}/{left}] {_line(trial)}  {seconds:.0f} s left", err=True)
     report = book.write(margin)
     try:
         title = f"{ticket.info.pruner}, density {ticket.info.density_target:g}"
         measured = [Trial(**trial) for trial in report["trials"]]
         pictures = [str(file) for file in draw(measured, title, book.path.parent, "checks")]
     except GemkitError as error:
-        click.echo(f"note: {error}", err=True)
+        echo(f"note: {error}", err=True)
         pictures = []
     return report | {"file": str(book.path), "pictures": pictures}
 
@@ -217,7 +220,7 @@ class Warnings:
         if isinstance(event, Collapsed | Noted):
             news = event.layers if isinstance(event, Collapsed) else event.message
             if news != self.said:
-                click.echo(warning(event), err=True)
+                echo(warning(event), err=True)
             self.said = news
 
 

@@ -16,8 +16,12 @@ from gemkit.parts import DatasetPart, ModelPart
 from gemkit.plan import Plan
 from gemkit.recipe import ROLES, Recipe
 from gemkit.registry import Registry
+from gemkit.wording import escaped
 
 Model = TypeVar("Model", bound=BaseModel)
+_TITLE = ("custom", "name", "network")
+_WEIGHTS = {"pretrained": "weights of its library", "weights": "weights in a file"}
+"""The fields of a network that name weights, and where those are."""
 
 
 def make_recipe(
@@ -107,21 +111,30 @@ def model_part(
 
 
 def model_for(
-    registry: Registry, said: Mapping[str, Any], given: str | None, fields: Mapping[str, Any]
+    registry: Registry,
+    said: Mapping[str, Any],
+    given: str | None,
+    fields: Mapping[str, Any],
+    *,
+    weights: bool = True,
 ) -> ModelPart:
-    """Build the network that a file speaks of, or the one given instead.
+    """Build the network that a file names, or the one given instead.
 
-    A file never makes gemkit run somebody's code: its own word for that is only repeated.
+    A file alone runs no code, and takes no weights from elsewhere unless `weights` is False, which
+    says that none are loaded anyway. Otherwise --model has to repeat what the file says; the
+    file's other fields then hold.
     """
-    address = said.get("custom")
-    if address is not None and given is None:
+    if given is None and "custom" in said:
         raise ModelError(
-            f"the network is built by {address!r}; a file alone runs no code, so if you trust that "
-            "function, give --model with these very words"
+            f"the network is built by {said['custom']!r}; a file alone runs no code, so if you "
+            "trust that function, give --model with these very words"
         )
-    if address is not None and given == address:
-        fields = {**{key: value for key, value in said.items() if key != "custom"}, **fields}
-    if given is None:
+    if given is None and weights:
+        _refuse_other_weights(said, fields)
+    if given is not None and given == title_of(said):
+        own = {key: value for key, value in said.items() if key not in _TITLE}
+        fields = {**own, **fields}
+    if given is None or given == title_of(said):
         fields = {**_before_prepare(registry, said), **fields}
     return model_part(registry, given or said, fields)
 
@@ -132,6 +145,29 @@ def _before_prepare(registry: Registry, said: Mapping[str, Any]) -> dict[str, An
     known = registry.parts["models"].get(name) if isinstance(name, str) else None
     has_field = known is not None and "prepare" in known.thing.model_fields
     return {"prepare": False} if has_field and "prepare" not in said else {}
+
+
+def title_of(said: Mapping[str, Any]) -> str:
+    """Return what to type after --model for the network that a file names."""
+    if "custom" in said:
+        return str(said["custom"])
+    return ":".join(str(said[key]) for key in ("name", "network") if key in said)
+
+
+def needs_repeating(said: Mapping[str, Any]) -> bool:
+    """Tell whether a file alone does not build this network: it runs code or takes weights."""
+    return "custom" in said or any(said.get(field) for field in _WEIGHTS)
+
+
+def _refuse_other_weights(said: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
+    """Refuse weights that are fetched, or read from elsewhere, on the word of a file."""
+    for field, source in _WEIGHTS.items():
+        if said.get(field) and field not in fields:
+            title = escaped(title_of(said))
+            raise ModelError(
+                f"the network starts from {source} (model.{field} = {said[field]!r}); a file alone "
+                f"fetches and reads no weights, so if you want that, give --model {title}"
+            )
 
 
 def is_custom(registry: Registry, text: str) -> bool:

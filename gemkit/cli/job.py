@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
+from gemkit.bounded import Density, Seed
 from gemkit.cli.choices import (
     dataset_part,
     make_plans,
@@ -23,7 +24,6 @@ from gemkit.cli.choices import (
 )
 from gemkit.cli.fields import sort_fields
 from gemkit.cli.manner import Manner
-from gemkit.cli.training_options import LARGEST_SEED
 from gemkit.collapse import CollapsePolicy
 from gemkit.compose import check_fit, needs_training
 from gemkit.data.fingerprint import Fingerprint
@@ -103,8 +103,8 @@ class _Recorded(BaseModel):
 class _Config(_Recorded):
     """What config.toml holds; the parts in it are looked at one by one."""
 
-    density: float = Field(gt=0, le=1)
-    seed: int = Field(ge=0, le=LARGEST_SEED)
+    density: Density
+    seed: Seed
     on_collapse: CollapsePolicy
     recipe: dict[str, Any]
     model: dict[str, Any]
@@ -117,9 +117,9 @@ class _Config(_Recorded):
 
 
 def job_of(registry: Registry, config: Mapping[str, Any], model: str | None) -> tuple[Job, Manner]:
-    """Make the job that a run's configuration describes; a file is believed in nothing.
+    """Make the job that a run's configuration describes, which is untrusted input.
 
-    `model` is what somebody typed, which a network of their own needs.
+    `model` is the network that was typed, if any; see `model_for`.
     """
     known = validated(_Config, config, "config")
     network = model_for(registry, known.model, model, {})

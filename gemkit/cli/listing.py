@@ -7,6 +7,7 @@ import click
 
 from gemkit.cli.answers import Answer, answers_json
 from gemkit.cli.recipe_options import fields_option, plugin_option, role_options
+from gemkit.cli.screen import echo
 from gemkit.cli.sections import SectionedCommand
 
 
@@ -47,7 +48,7 @@ def show(
 
     own = sort_fields(fields, (*ROLES, "rewind", ""))
     recipe = make_recipe(load_plugins(files=plugins), pruner, None, roles, own)
-    click.echo(recipe.to_toml(), nl=False)
+    echo(recipe.to_toml(), nl=False)
 
 
 @click.command(cls=SectionedCommand, short_help="List presets, or print one as TOML.")

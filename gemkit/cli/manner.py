@@ -14,7 +14,7 @@ class Manner(BaseModel):
     data_dir: str | None = Field(default=None, description="where data sets are kept")
     observers: list[str] = Field(default=[], description="observers that listen")
     checks: list[str] = Field(default=[], description="controls to compare with afterwards")
-    check_seeds: int = Field(default=5, ge=1, description="seeds to compare over")
+    check_seeds: int = Field(default=5, ge=1, le=10_000, description="seeds to compare over")
     checkpoint_minutes: float = Field(
         default=10.0, ge=0, description="how long to go on at most without saving"
     )

@@ -15,14 +15,20 @@ _LESS = (
 )
 
 
+def lacks_memory(error: Exception) -> bool:
+    """Tell whether an exception says that memory ran out."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)
+
+
 @contextmanager
 def explained(saved: str) -> Iterator[None]:
     """Turn a lack of memory or a failing disk into one message; `saved` says what is not lost."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        lacking = isinstance(error, MemoryError | torch.OutOfMemoryError)
-        if not lacking and not any(words in str(error) for words in _NO_MEMORY):
+        if not lacks_memory(error):
             raise
         reason = str(error).partition("\n")[0]
         raise TrainingError(f"there is not enough memory ({reason}); {_LESS}; {saved}") from error

@@ -16,6 +16,7 @@ from gemkit.cli.ratios import ratios
 from gemkit.cli.reproduce import reproduce
 from gemkit.cli.run import run
 from gemkit.cli.runs import resume, runs
+from gemkit.cli.screen import echo
 from gemkit.cli.speed import bench, compact
 from gemkit.cli.tickets import evaluate, finetune, ticket
 from gemkit.errors import GemkitError, Stopped
@@ -70,7 +71,7 @@ class Program(click.Group):
 
 def _leave(message: str, code: int) -> NoReturn:
     """Say why on stderr and exit."""
-    click.echo(f"gemkit: {message}", err=True)
+    echo(f"gemkit: {message}", err=True)
     sys.exit(code)
 
 

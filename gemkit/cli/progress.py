@@ -4,12 +4,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from gemkit.cli.screen import echo
 from gemkit.events import Collapsed, EpochEnded, Event, Noted, PhaseStarted, StepEnded
 from gemkit.phase import Listener
+from gemkit.wording import escaped
 
 _LINES = 10
 """Plain lines a phase may write at most."""
@@ -82,10 +83,10 @@ class Lines:
         if isinstance(event, PhaseStarted):
             self.epochs = event.epochs
         elif isinstance(event, Collapsed | Noted):
-            click.echo(warning(event), err=True)
+            echo(warning(event), err=True)
         elif isinstance(event, EpochEnded) and self._is_due(event.epoch):
             left = event.seconds / event.epoch * (self.epochs - event.epoch)
-            click.echo(
+            echo(
                 f"{_LABELS[event.phase]} {event.epoch}/{self.epochs}  {news(event)}  "
                 f"{left:.0f} s left",
                 err=True,
@@ -105,4 +106,4 @@ def news(event: EpochEnded) -> str:
 
 def warning(event: Collapsed | Noted) -> str:
     """Word a warning."""
-    return f"warning: {event.message}"
+    return escaped(f"warning: {event.message}", keep="\n")

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import click
 import torch
 
 from gemkit.cli.answers import Answer
@@ -14,6 +13,7 @@ from gemkit.cli.bench import Bench, only_first_speaks, open_fabric, set_up
 from gemkit.cli.job import Job, resolve
 from gemkit.cli.progress import Bars, progress
 from gemkit.cli.running import say_what_is_ignored
+from gemkit.cli.screen import echo
 from gemkit.engine import finetune_plan
 from gemkit.methods.ratio_learning import learn_ratios, rate_plan
 from gemkit.methods.ratio_search import Trial, most_trials, search_ratios
@@ -46,14 +46,14 @@ def search(*, step: float, rounds: int, repeats: int, **choices: Any) -> Answer:
     with _start(**choices) as (job, bench):
         began, plan = time.perf_counter(), finetune_plan(job.finetune)
         most = most_trials(rounds)
-        click.echo(
+        echo(
             f"up to {number_of(most * repeats, 'ticket')}, {number_of(plan.epochs, 'epoch')} each, "
             f"compared on {number_of(len(bench.data.validation), 'validation image')}",
             err=True,
         )
 
         def tell(trial: Trial) -> None:
-            click.echo(f"{trial.change:<15} {percent(trial.accuracy)}", err=True)
+            echo(f"{trial.change:<15} {percent(trial.accuracy)}", err=True)
 
         with progress() as show:
             trials = search_ratios(
@@ -106,7 +106,7 @@ def learn(**choices: Any) -> Answer:  # noqa: ANN401
         recipe = with_densities(
             job.recipe, ratios, alive, f"Layer densities learned from '{job.recipe.pruner}'"
         )
-        click.echo(f"density {job.density:.4g} at the start, {recipe.density:.4g} now", err=True)
+        echo(f"density {job.density:.4g} at the start, {recipe.density:.4g} now", err=True)
         facts = {"lr": plan.lr, "seconds": round(time.perf_counter() - began, 3)}
         return _answer(recipe, alive, {"density_start": job.density, **facts})
 

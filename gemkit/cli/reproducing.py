@@ -4,9 +4,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import click
-
 from gemkit.cli.answers import Answer
+from gemkit.cli.screen import echo
 from gemkit.parts import DatasetPart
 from gemkit.plugins import load_plugins
 from gemkit.registry import Registry
@@ -59,15 +58,15 @@ def start(
         _look_at_data(left, registry, data_dir, download=download)
         where = {"data_dir": data_dir and str(data_dir), "plugins": [str(one) for one in plugins]}
         runs = number_of(len(planned), "run")
-        click.echo(f"{len(left)} of {runs} to do; results go to {ledger}", err=True)
+        echo(f"{len(left)} of {runs} to do; results go to {ledger}", err=True)
         book.complete([run | where for run in left], measure, jobs, told)
     results = results_of(table, registry, scale, seeds, book)
     text = comparison(table, results, scale)
     drawn = draw_figures(results, figures, name) if figures is not None else []
     if figures is not None and not drawn:
-        click.echo("note: nothing of this table is measured yet; there is no figure", err=True)
+        echo("note: nothing of this table is measured yet; there is no figure", err=True)
     if page is not None and figures is None:
-        click.echo("note: the page gets no figures; --figures DIR draws them", err=True)
+        echo("note: the page gets no figures; --figures DIR draws them", err=True)
     if page is not None:
         write_results(page, name, "\n\n".join(filter(None, [text, links(drawn, page)])))
     data = {"table": name, "rows": book.of(planned), "figures": [str(file) for file in drawn]}

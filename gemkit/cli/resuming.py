@@ -1,12 +1,21 @@
 """The body of `gemkit resume`."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
+from torch import nn
+
 from gemkit.cli.answers import Answer
+from gemkit.cli.choices import title_of
 from gemkit.cli.job import job_of
+from gemkit.cli.networks import at_most
 from gemkit.cli.running import conduct
 from gemkit.errors import UnknownNameError
+from gemkit.limits import MOST_PARAMETERS
+from gemkit.models.blocks import Shape
+from gemkit.models.custom import model_data
+from gemkit.parts import ModelPart
 from gemkit.plugins import load_plugins
 from gemkit.rundir import RunDir
 
@@ -39,7 +48,18 @@ def go_on(
         "plugins": [str(file) for file in plugins],
     }
     known = {name: value for name, value in other.items() if value is not None}
-    return conduct(registry, job, manner.model_copy(update=known), folder)
+    build = None if model else partial(_within_bounds, job.model)
+    return conduct(registry, job, manner.model_copy(update=known), folder, build=build)
+
+
+def _within_bounds(model: ModelPart, shape: Shape, classes: int) -> nn.Module:
+    """Build a network that nothing but the run's folder asks for."""
+    too_large = (
+        f"the run's folder asks for a network of more than {MOST_PARAMETERS:,} parameters; if you "
+        f"trust it and have the memory, give --model {title_of(model_data(model))}"
+    )
+    with at_most(MOST_PARAMETERS, too_large):
+        return model.build(shape, classes)
 
 
 def _plugins_said(config: dict[str, object]) -> list[str]:

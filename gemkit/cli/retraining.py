@@ -2,16 +2,18 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import click
 from lightning_fabric import Fabric
 
 from gemkit.cli.answers import Answer
 from gemkit.cli.bench import Bench, Split, only_first_speaks, open_fabric, set_up
 from gemkit.cli.choices import dataset_part, model_for, validated
 from gemkit.cli.fields import Fields, sort_fields
+from gemkit.cli.networks import network_of
+from gemkit.cli.screen import echo
 from gemkit.engine import finetune_plan
 from gemkit.errors import OptionError, TicketError
 from gemkit.parts import DatasetPart, ModelPart
@@ -46,7 +48,7 @@ def train(
     fabric = open_fabric(runtime)
     with only_first_speaks(fabric) as nowhere:
         if ticket.info.stage == "finetuned":
-            click.echo("note: the weights of this ticket are trained; they train on", err=True)
+            echo("note: the weights of this ticket are trained; they train on", err=True)
         bench = rebuild(ticket, registry, world, given, seed, runtime, fabric)
         began = time.perf_counter()
         before = bench.measure(ticket)
@@ -122,31 +124,33 @@ def rebuild(
     runtime: Runtime,
     fabric: Fabric,
 ) -> Bench:
-    """Build the network and load the data a ticket speaks of, or those given instead."""
-    model, dataset = parts_of(ticket, registry, world, fields)
-    return set_up(model, dataset, world, seed, runtime, fabric, for_ticket=True)
+    """Build the network and load the data a ticket names, or those given instead.
+
+    The ticket brings the weights, so the network takes none from elsewhere.
+    """
+    model, dataset = parts_of(ticket, registry, world, fields, weights=False)
+    build = partial(network_of, ticket, model, typed=world["model"] is not None)
+    return set_up(model, dataset, world, seed, runtime, fabric, build=build)
 
 
 def parts_of(
-    ticket: Ticket, registry: Registry, world: Mapping[str, Any], fields: Fields
+    ticket: Ticket,
+    registry: Registry,
+    world: Mapping[str, Any],
+    fields: Fields,
+    *,
+    weights: bool,
 ) -> tuple[ModelPart, DatasetPart]:
-    """Find the network and the data set a ticket speaks of, or those given instead."""
-    model = _model(ticket, registry, world["model"], fields["model"])
-    spec = world["dataset"] or _spec(ticket, "dataset")
-    return model, dataset_part(registry, spec, fields["dataset"], world["train_on"])
+    """Find the network and the data set a ticket names, or those given instead.
 
-
-def _model(
-    ticket: Ticket, registry: Registry, given: str | None, fields: Mapping[str, Any]
-) -> ModelPart:
-    """Find the network a ticket speaks of, or the one given instead.
-
-    A ticket never makes gemkit run somebody's code: its own word for that is only repeated.
+    `weights` says whether the network is going to be built with the weights it starts from.
     """
     said: Mapping[str, Any] = ticket.info.model or {}
-    if given is None and "custom" not in said:
+    if world["model"] is None and "custom" not in said:
         said = _spec(ticket, "model")
-    return model_for(registry, said, given, fields)
+    model = model_for(registry, said, world["model"], fields["model"], weights=weights)
+    spec = world["dataset"] or _spec(ticket, "dataset")
+    return model, dataset_part(registry, spec, fields["dataset"], world["train_on"])
 
 
 def _spec(ticket: Ticket, what: Literal["model", "dataset"]) -> Mapping[str, Any]:

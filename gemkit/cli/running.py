@@ -6,16 +6,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import click
-
 from gemkit import rundir
 from gemkit.checks import check_fit
 from gemkit.cli.answers import Answer
-from gemkit.cli.bench import Bench, only_first_speaks, open_fabric, set_up, together
+from gemkit.cli.bench import Bench, Build, only_first_speaks, open_fabric, set_up, together
 from gemkit.cli.checking import lab_of, make_checks, report_text
 from gemkit.cli.job import Job, data_in, resolve
 from gemkit.cli.manner import Manner
 from gemkit.cli.mishaps import explained
+from gemkit.cli.screen import echo
 from gemkit.cli.session import Session
 from gemkit.compaction.tracing import traced
 from gemkit.compose import needs_training
@@ -76,15 +75,19 @@ def conduct(
     *,
     download: bool = False,
     remark: Callable[[], None] = lambda: None,
+    build: Build | None = None,
 ) -> Answer:
-    """Carry a job out in a folder, from its beginning or from where it was interrupted."""
+    """Carry a job out in a folder, from its beginning or from where it was interrupted.
+
+    `build` makes the network instead of the job's model.
+    """
     listeners = [_observer(registry, name) for name in manner.observers]
     controls = make_checks(registry, manner.checks)
     fabric = open_fabric(job.runtime)
     with only_first_speaks(fabric) as nowhere:
         remark()
         world = {"data_dir": manner.folder, "download": download}
-        bench = set_up(job.model, job.dataset, world, job.seed, job.runtime, fabric)
+        bench = set_up(job.model, job.dataset, world, job.seed, job.runtime, fabric, build=build)
         job = job.decided(bench.data)
         if job.runtime.compact:
             traced(bench.model, bench.data.shape, training=True)  # or it says, in time, why not
@@ -112,7 +115,7 @@ def _say_what_is_unfinished(run_dir: RunDir, name: str) -> None:
     """Note that a run of this name was interrupted, before another one is done instead."""
     former = RunDir(run_dir.path.with_name(name))
     if former != run_dir and former.is_run() and former.state() == "interrupted":
-        click.echo(
+        echo(
             f"note: {former.path} was interrupted, and this is a new run in {run_dir.path}; "
             f"`gemkit resume {former.path}` would go on with that one",
             err=True,
@@ -132,16 +135,16 @@ def _enter(run_dir: RunDir, job: Job, manner: Manner, bench: Bench) -> None:
             note = "held another run, which had saved nothing; this one takes its place"
         else:
             note = "is finished" if run_dir.result() else "holds this run; going on with it"
-        click.echo(f"note: {run_dir.path} {note}", err=True)
+        echo(f"note: {run_dir.path} {note}", err=True)
     data = bench.data.fingerprint.model_dump()
     run_dir.write_config({**job.to_data(), "data": data, "run": manner.to_data()})
     if changed := run_dir.note_environment(environment(bench.fabric.device)):
-        click.echo(
+        echo(
             f"note: this is not where the run was started ({'; '.join(changed)}), so its result "
             "may differ in the last bits",
             err=True,
         )
-    click.echo(job.recipe.to_toml())
+    echo(job.recipe.to_toml())
 
 
 def _check_same_run(folder: Path, config: Mapping[str, Any], job: Job, bench: Bench) -> None:
@@ -170,20 +173,20 @@ def say_what_is_ignored(
     """Note which options the pruner overrules or has no use for, of those that were given."""
     pruner, rounds = job.recipe.pruner, job.recipe.schedule.round_epochs
     if density is not None and density != job.density:
-        click.echo(
+        echo(
             f"note: pruner '{pruner}' insists on density {job.density:g}; "
             f"--density {density:g} is ignored",
             err=True,
         )
     if epochs is not None and rounds is not None and rounds != epochs:
-        click.echo(
+        echo(
             f"note: pruner '{pruner}' trains rounds of {number_of(rounds, 'epoch')} "
             f"(schedule.every); "
             f"--epochs {epochs} does not change that",
             err=True,
         )
     if lr is not None and not needs_training(job.recipe):
-        click.echo(
+        echo(
             f"note: the search of pruner '{pruner}' trains nothing, so --lr {lr:g} is ignored; "
             "--finetune-lr is that of fine-tuning",
             err=True,

@@ -19,7 +19,7 @@ from gemkit.cli.world_options import data_dir_option
     "--model",
     metavar="NAME",
     show_default="the run's",
-    help="Needed again for a network of your own: a file alone runs no code.",
+    help="Needed again for a network of your own, and for one with weights from elsewhere.",
 )
 @data_dir_option("the run's")
 @checkpoint_option(None)
@@ -29,7 +29,8 @@ def resume(**options: Any) -> Answer:  # noqa: ANN401
     """Go on with a RUN that was interrupted, from its last checkpoint.
 
     On a CPU it ends with the same ticket, metrics and weights, to the bit, as a run that nobody
-    interrupted. Plugin files and networks of your own have to be given again.
+    interrupted. Plugin files, networks of your own and networks that start from weights of a
+    library or a file have to be given again: a run's folder alone runs no code and fetches nothing.
     """
     from gemkit.cli.resuming import go_on
 

@@ -11,21 +11,22 @@ from pathlib import Path
 from signal import Signals
 from typing import Any
 
-import click
-
 from gemkit import engine
 from gemkit.cli import signals
 from gemkit.cli.bench import Bench
 from gemkit.cli.checking import Checks, check_run
+from gemkit.cli.choices import needs_repeating, title_of
 from gemkit.cli.job import Job
 from gemkit.cli.ladder import Ladder
 from gemkit.cli.manner import Manner
 from gemkit.cli.mishaps import explained
 from gemkit.cli.progress import progress
+from gemkit.cli.screen import echo
 from gemkit.errors import GemkitError, Stopped
 from gemkit.keeping import DiskKeeper
 from gemkit.lab import Lab
 from gemkit.metrics import Log, Metrics
+from gemkit.models.custom import model_data
 from gemkit.phase import Listener
 from gemkit.report.tables import layer_table, percent
 from gemkit.rundir import RunDir
@@ -93,7 +94,7 @@ class Session:
 
     def _warn(self, words: str) -> None:
         self.log.say(f"warning: {words}")
-        click.echo(f"warning: {words}", err=True)
+        echo(f"warning: {words}", err=True)
 
     @contextmanager
     def _saying_what_remains(self) -> Iterator[None]:
@@ -170,9 +171,9 @@ def carry_out(
         watch.lap()
     before = bench.measure(ticket)
     if ladder.rungs:
-        click.echo(f"{ladder}\n")
-    click.echo(layer_table(ticket))
-    click.echo(f"\naccuracy before fine-tuning: {percent(before)}\n")
+        echo(f"{ladder}\n")
+    echo(layer_table(ticket))
+    echo(f"\naccuracy before fine-tuning: {percent(before)}\n")
     trained = bench.finetune(ticket, job.finetune, job.seed, listeners, keeper)
     trained.save(run_dir.finetuned)
     after = bench.measure(trained)
@@ -230,8 +231,8 @@ def _search(
 
 
 def _resume_words(folder: Path, job: Job, manner: Manner) -> list[str]:
-    """Say what to type for a run to go on; code of one's own has to be named again."""
-    custom = job.to_data()["model"].get("custom")
+    """Return what to type to resume a run; some networks have to be named again."""
+    said = model_data(job.model)
     words = ["gemkit", "resume", str(folder)]
     words += [word for file in manner.plugins for word in ("--plugin", file)]
-    return words + (["--model", custom] if custom else [])
+    return words + (["--model", title_of(said)] if needs_repeating(said) else [])

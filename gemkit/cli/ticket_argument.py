@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from gemkit.cli.screen import echo
 from gemkit.cli.sections import Decorator, Function
 from gemkit.errors import TicketError
 
@@ -22,7 +23,7 @@ def ticket_argument(*names: str) -> Decorator:
         def with_file(*, file: Path, **values: Any) -> Any:  # noqa: ANN401
             taken = ticket_in(file, *names)
             if taken != file:
-                click.echo(f"note: taking {taken}", err=True)
+                echo(f"note: taking {taken}", err=True)
             return command(file=taken, **values)
 
         return with_file

@@ -9,6 +9,7 @@ from gemkit.cli.answers import Answer, answers_json
 from gemkit.cli.machine_options import measuring_machine_options, training_machine_options
 from gemkit.cli.output_options import beside_options
 from gemkit.cli.recipe_options import fields_option, plugin_option
+from gemkit.cli.screen import echo
 from gemkit.cli.sections import SectionedCommand, bundle, option
 from gemkit.cli.ticket_argument import FOUND, TRAINED, ticket_argument
 from gemkit.cli.training_options import phase_options, seed_option
@@ -86,8 +87,12 @@ def show_ticket(file: Path) -> Answer:
 @ticket.command("verify", cls=SectionedCommand)
 @ticket_argument(FOUND)
 def verify_ticket(file: Path) -> None:
-    """Check that a TICKET file is whole and undamaged; of a RUN, what its search found."""
-    from gemkit.ticket import Ticket
+    """Check that a TICKET file is undamaged, and that it asks for nothing out of bounds.
 
-    summary = Ticket.verify(file)
-    click.echo(f"{file} is sound: {summary}")
+    Its recipe, data set and network have to be ones that gemkit can make, and the weights have to
+    fit the network. Nothing is trained, and nothing is fetched. Of a RUN it takes what its search
+    found.
+    """
+    from gemkit.cli.verifying import verify
+
+    echo(verify(file))

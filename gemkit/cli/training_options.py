@@ -4,13 +4,13 @@ import click
 
 from gemkit.cli.numbers import Number
 from gemkit.cli.sections import Decorator, option
+from gemkit.limits import LARGEST_SEED
 
 POLICIES = ("error", "warn", "keep-one")
 ON_NAN = ("stop", "skip")
 ON_NO_SIGNAL = ("error", "warn")
 EPOCHS = 30
 BATCH_SIZE = 64
-LARGEST_SEED = 2**32 - 1
 
 density_option = option(
     "Training",

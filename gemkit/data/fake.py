@@ -8,7 +8,9 @@ from pydantic import Field
 
 from gemkit.data.source import Data
 from gemkit.data.splits import split_stratified
+from gemkit.errors import DataError
 from gemkit.hookspecs import hookimpl
+from gemkit.limits import MOST_VALUES
 from gemkit.parts import DatasetPart
 from gemkit.tensors import generator
 
@@ -28,10 +30,20 @@ class Fake(DatasetPart):
     noise: float = Field(
         default=0.25, ge=0, le=100, description="standard deviation of the noise; pictures span 1"
     )
-    seed: int = Field(default=0, ge=0, description="draws pictures, noise and split")
+    seed: int = Field(default=0, ge=0, lt=2**63, description="draws pictures, noise and split")
+
+    def check_size(self) -> None:
+        """Refuse more images than should be drawn: a ticket may ask for any number."""
+        values = (self.samples + self.classes) * self.channels * self.size**2
+        if values > MOST_VALUES:
+            raise DataError(
+                f"data set '{self.name}' would have {values:,} values, and at most "
+                f"{MOST_VALUES:,} are drawn; lower dataset.samples, size, channels or classes"
+            )
 
     def load(self, folder: Path | None) -> Data:
         """Draw it; `folder` is not needed."""
+        self.check_size()
         rng = generator(self.seed, "fake data")
         shape = (self.channels, self.size, self.size)
         pictures = torch.rand((self.classes, *shape), generator=rng)

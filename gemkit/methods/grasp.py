@@ -19,6 +19,7 @@ import torch
 from pydantic import Field
 
 from gemkit.hookspecs import hookimpl
+from gemkit.limits import MOST_BATCHES
 from gemkit.parts import MeasuredScores, Scores
 from gemkit.probe import Probe, Wanted, hessian_product
 from gemkit.tensors import Tensors
@@ -37,8 +38,12 @@ class Grasp(MeasuredScores):
     absolute: bool = Field(
         default=False, description="rank by |w · Hg| instead: a variant, not the authors' method"
     )
-    per_class: int = Field(default=10, ge=1, description="training samples of every class")
-    batches: int = Field(default=2, ge=1, description="parts that the samples are cut into")
+    per_class: int = Field(
+        default=10, ge=1, le=MOST_BATCHES, description="training samples of every class"
+    )
+    batches: int = Field(
+        default=2, ge=1, le=MOST_BATCHES, description="parts that the samples are cut into"
+    )
 
     def batches_wanted(self) -> Wanted:
         """Ask for a few samples of every class."""

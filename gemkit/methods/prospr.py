@@ -40,7 +40,7 @@ class Prospr(MeasuredScores):
 
     name = "prospr"
 
-    steps: int = Field(default=3, ge=0, description="training steps to look ahead (M)")
+    steps: int = Field(default=3, ge=0, le=1000, description="training steps to look ahead (M)")
     lr: float = Field(default=0.1, gt=0, description="learning rate of these steps (η)")
     momentum: float = Field(default=0.0, ge=0, lt=1, description="momentum of these steps (μ)")
     first_order: bool = Field(default=False, description="leave out the curvature: faster")

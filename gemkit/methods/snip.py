@@ -17,6 +17,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from gemkit.hookspecs import hookimpl
+from gemkit.limits import MOST_BATCHES
 from gemkit.parts import MeasuredScores, Scores
 from gemkit.probe import Probe, Wanted
 from gemkit.tensors import Tensors
@@ -30,7 +31,9 @@ class Snip(MeasuredScores):
     mode: Literal["eval", "train"] = Field(
         default="eval", description="batch norm by its running statistics, or by those of the batch"
     )
-    batches: int = Field(default=1, ge=1, description="training batches to measure on")
+    batches: int = Field(
+        default=1, ge=1, le=MOST_BATCHES, description="training batches to measure on"
+    )
 
     def batches_wanted(self) -> Wanted:
         """Ask for ordinary batches."""

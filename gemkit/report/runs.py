@@ -29,18 +29,26 @@ def _described(run: RunDir) -> dict[str, Any]:
     last, epoch = last_line(run.metrics), last_line(run.metrics, having="epoch")
     recipe = config.get("recipe")
     return known | {
-        "pruner": recipe.get("pruner") if isinstance(recipe, dict) else None,
+        "pruner": _word(recipe.get("pruner")) if isinstance(recipe, dict) else None,
         "density": _number(result.get("density", config.get("density"))),
         "accuracy_before": _number(result.get("accuracy_before")),
         "accuracy_after": _number(result.get("accuracy_after")),
-        "phase": epoch.get("phase"),
-        "epoch": epoch.get("epoch"),
-        "problem": last.get("message") if last.get("event") == "error" else None,
+        "phase": _word(epoch.get("phase")),
+        "epoch": _count(epoch.get("epoch")),
+        "problem": _word(last.get("message"), 2000) if last.get("event") == "error" else None,
     }
 
 
 def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and abs(value) <= 1 else None
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and 0 <= value < 2**63 else None
+
+
+def _word(value: object, longest: int = 60) -> str | None:
+    return value[:longest] if isinstance(value, str) else None
 
 
 def runs_text(runs: Sequence[Mapping[str, Any]], folder: Path) -> str:

@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from gemkit.ticket import Layer, Ticket
+from gemkit.wording import escaped
 
 _WIDEST = 100
 
@@ -31,7 +32,7 @@ def _layer_row(layer: Layer) -> tuple[str, ...]:
 def facts(rows: Mapping[str, str]) -> str:
     """Show names and what they stand for, in two columns."""
     width = max(map(len, rows))
-    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows.items())
+    return "\n".join(f"{name:<{width}}  {escaped(value)}" for name, value in rows.items())
 
 
 def percent(fraction: float) -> str:
@@ -53,7 +54,7 @@ def text_table(
             title, justify="right" if place in numbers else "left", overflow="fold", no_wrap=False
         )
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(escaped, row))
     out = StringIO()
     console = Console(file=out, width=_width(), color_system=None, markup=False, emoji=False)
     console.print(Padding(table, (0, 0, 0, indent), expand=False))
