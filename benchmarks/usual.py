@@ -47,7 +47,7 @@ def usual_step(model: nn.Module, batch: Batch, density: float) -> Lap:
     """Get a network ready whose scores learn through autograd."""
     model = model.to(memory_format=torch.channels_last).train().requires_grad_(False)
     scores = []
-    for name in prunable_names(model):
+    for name in prunable_names(model, frozen=True):
         owner, _, attribute = name.rpartition(".")
         layer = model.get_submodule(owner)
         scored = _Scored(getattr(layer, attribute), density)

@@ -46,6 +46,7 @@ def search(
     on_ticket: Callable[[Ticket], None] | None = None,
     keeper: Keeper | None = None,
     prepare: bool = False,
+    prune_frozen: bool = False,
 ) -> Ticket:
     """Find a ticket in a copy of `model`.
 
@@ -68,6 +69,8 @@ def search(
             pruners that train weights between freezes: one search gives a ladder of tickets.
         keeper: saves the search as it goes, and resumes it; see `gemkit.keeping.DiskKeeper`.
         prepare: search in a copy in which signal reaches every layer; see `gemkit.prepare`.
+        prune_frozen: prune frozen weights (`requires_grad=False`), too. They are never trained or
+            drawn again; by default they are not pruned either, and a `Noted` event names them.
     """
     registry = _registry()
     if prepare:
@@ -92,6 +95,7 @@ def search(
         fabric=fabric,
         on_ticket=on_ticket and (lambda rung: on_ticket(signed(rung))),
         keeper=keeper,
+        prune_frozen=prune_frozen,
     )
     return signed(ticket)
 
@@ -104,6 +108,7 @@ def importance(
     alive: Tensors | None = None,
     density: float = 0.05,
     seed: int = 0,
+    prune_frozen: bool = False,
     **fields: Any,  # noqa: ANN401 - the options of whatever part is named
 ) -> Tensors:
     """Return what a score assigns to every prunable weight of your model; higher = keep.
@@ -116,6 +121,7 @@ def importance(
         alive: masks of what is still in the network; the rest counts as zero.
         density: what would be kept, for the few scores that depend on it.
         seed: for scores that draw random numbers.
+        prune_frozen: measure frozen weights (`requires_grad=False`), too; else they are left out.
         fields: options of the part when it is given by name.
     """
     if isinstance(scores, str):
@@ -129,7 +135,7 @@ def importance(
             f"scores '{scores.name}' are learned: until a search has trained them they are drawn "
             "by chance, and say nothing about a network; use gemkit.search, or scores that measure"
         )
-    parameters = parameters_of(model, prunable_names(model))
+    parameters = parameters_of(model, prunable_names(model, frozen=prune_frozen))
     dense = {name: parameter.detach() for name, parameter in parameters.items()}
     masks = _all_alive(dense, alive)
     weights = {name: weight * masks[name] for name, weight in dense.items()}

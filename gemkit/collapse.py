@@ -10,7 +10,7 @@ from torch.func import functional_call
 from gemkit.errors import CollapseError
 from gemkit.probe import in_mode
 from gemkit.selection import keep_top
-from gemkit.tensors import Tensors, generator, kept
+from gemkit.tensors import Tensors, frozen_names, generator, kept
 from gemkit.wording import number_of
 
 CollapsePolicy = Literal["error", "warn", "keep-one"]
@@ -68,9 +68,10 @@ def is_cut(model: nn.Module, mask: Tensors, shape: tuple[int, int, int]) -> bool
 
     What the weights are does not matter, so positive ones take their place, biases and running
     means vanish, and scales become 1: a signal can then neither cancel out nor drown in a constant.
-    There is a path if and only if two different inputs give different outputs.
+    There is a path if and only if two different inputs give different outputs. A frozen weight
+    without a mask counts as dense.
     """
-    rng = generator(0, "paths")
+    rng, dense = generator(0, "paths"), set(frozen_names(model)) - set(mask)
     like = next(iter(mask.values()))
 
     def positive(size: Sequence[int]) -> Tensor:
@@ -81,6 +82,9 @@ def is_cut(model: nn.Module, mask: Tensors, shape: tuple[int, int, int]) -> bool
         if name in mask:
             typical = len(parameter) / max(1, kept({name: mask[name]}))
             stand_in[name] = (positive(parameter.shape) * mask[name] * typical).to(parameter)
+        elif name in dense:
+            typical = len(parameter) / max(1, parameter.numel())
+            stand_in[name] = (positive(parameter.shape) * typical).to(parameter)
         elif parameter.ndim == 1:
             scale = 0.0 if name.endswith("bias") else 1.0
             stand_in[name] = torch.full_like(parameter, scale)

@@ -13,7 +13,7 @@ from torch import nn
 from gemkit.collapse import CollapsePolicy
 from gemkit.compose import check_fit, needs_training
 from gemkit.data.source import Data
-from gemkit.errors import FitError
+from gemkit.errors import FitError, some
 from gemkit.events import Noted
 from gemkit.freezing import Freezer
 from gemkit.guard import Guard
@@ -31,6 +31,7 @@ from gemkit.scored import ScoredNet
 from gemkit.tensors import (
     Tensors,
     budget,
+    frozen_names,
     generator,
     kept,
     parameters_of,
@@ -46,6 +47,10 @@ _SCORE_LR_ADAM = 0.01
 _NO_TIME_LEFT = (
     "the last freeze falls on the end of the search, so no score can adapt to it; train longer or "
     "choose another schedule.every"
+)
+_NOT_PRUNED = (
+    "frozen weights (requires_grad=False) are not pruned: {}; to prune them too, unfreeze them in "
+    "the model, or search from Python with prune_frozen=True"
 )
 _TOO_SMALL = (
     f"being lean saves nothing here, because no layer has {LARGE:,} weights or more that differ in "
@@ -67,12 +72,15 @@ def search(
     fabric: Fabric | None = None,
     on_ticket: Callable[[Ticket], None] | None = None,
     keeper: Keeper | None = None,
+    prune_frozen: bool = False,
 ) -> Ticket:
     """Find a ticket of `density` in a copy of `model`, following the recipe.
 
     One-shot recipes take no training step; the model itself is left as it was. Where weights are
     trained between freezes, `on_ticket` is called after every freeze, the last one included, with
     the ticket of that density. A `keeper` saves the search, and resumes one that it has saved.
+    Frozen parameters (`requires_grad=False`) keep their values, and are pruned only with
+    `prune_frozen`.
     """
     check_seed(seed)
     phase = Phase("search", data, seed, runtime or Runtime(), observers, fabric, keeper)
@@ -81,7 +89,7 @@ def search(
     machine = phase.runtime.model_copy(update={"devices": phase.fabric.world_size})
     check_fit(recipe, epochs=plan.epochs, density=target, runtime=machine)
     with seeded(seed, phase.fabric.device):
-        net = _prepare(_aimed(recipe, target), model, phase)
+        net = _prepare(_aimed(recipe, target), model, phase, prune_frozen)
         _refuse_empty(target, net)
         recipe.allocation.keep(net.effective, net.alive, target)  # or it refuses, in good time
         per_epoch = phase.steps_per_epoch(plan)
@@ -95,6 +103,8 @@ def search(
             phase.tell(Noted(_NO_TIME_LEFT))
         if isinstance(net, LeanNet) and not net.folds:
             phase.tell(Noted(_TOO_SMALL))
+        if not prune_frozen and (left := frozen_names(model)):
+            phase.tell(Noted(_NOT_PRUNED.format(some(left, most=3))))
         training = Training(phase, trainer, ways)
         rewinder = Rewinder(recipe.rewind, training)
         phase.begin(net=net, trainer=trainer, training=training, freezer=freezer, rewinder=rewinder)
@@ -104,14 +114,14 @@ def search(
             freezer.freeze(training.steps, aim)
             rewinder.go_back()
             if on_ticket and recipe.schedule.trains and not isinstance(net, ScoredNet):
-                rung = _ticket(recipe, training, freezer, net.mask, aim)
+                rung = _ticket(recipe, training, freezer, net.mask, aim, prune_frozen)
                 done = freezes[: len(freezer.history)]
                 on_ticket(rung.with_info(partway=not _ends_with(done, recipe, training)))
             phase.keeper.look()
         if ways[-1]:
             training.until(ways[-1].stop)
         mask = freezer.final_mask(training.steps, target)
-    return _ticket(recipe, training, freezer, mask, target)
+    return _ticket(recipe, training, freezer, mask, target, prune_frozen)
 
 
 def finetune(
@@ -207,11 +217,11 @@ def _refuse_empty(density: float, net: MaskedNet) -> None:
         )
 
 
-def _prepare(recipe: Recipe, model: nn.Module, phase: Phase) -> MaskedNet:
-    """Copy the model, draw its starting weights, and put it under a mask."""
+def _prepare(recipe: Recipe, model: nn.Module, phase: Phase, prune_frozen: bool) -> MaskedNet:
+    """Copy the model, draw its starting weights unless they are frozen, and put it under a mask."""
     own = copy.deepcopy(model)
-    parameters = parameters_of(own, names := prunable_names(own))
-    weights = {name: parameter.detach() for name, parameter in parameters.items()}
+    parameters = parameters_of(own, names := prunable_names(own, frozen=prune_frozen))
+    weights = {name: weight.detach() for name, weight in parameters.items() if weight.requires_grad}
     drawn = recipe.init.draw(weights, generator(phase.seed, "weights"))
     for name, weight in list(weights.items()):
         weight.copy_(drawn.pop(name))  # one copy less in memory, layer by layer
@@ -235,7 +245,12 @@ def _ends_with(freezes: list[Freeze], recipe: Recipe, training: Training) -> boo
 
 
 def _ticket(
-    recipe: Recipe, training: Training, freezer: Freezer, mask: Tensors, density: float
+    recipe: Recipe,
+    training: Training,
+    freezer: Freezer,
+    mask: Tensors,
+    density: float,
+    prune_frozen: bool,
 ) -> Ticket:
     """Take the ticket out of a search as it stands."""
     net, phase = training.trainer.net, training.phase
@@ -255,6 +270,7 @@ def _ticket(
         history=freezer.history,
         alive=kept(net.alive),
         on_collapse=freezer.on_collapse,
+        prune_frozen=prune_frozen,
     )
     return Ticket(mask=_on_cpu(mask), state=_state(net, net.weights), info=info)
 

@@ -39,6 +39,7 @@ class Lab:
     fabric: Fabric | None = None
     observers: Sequence[Listener] = ()
     on_collapse: CollapsePolicy = "error"
+    prune_frozen: bool = False
 
     def rng(self, purpose: str) -> torch.Generator:
         """Return random numbers for one purpose, which no search or training draws."""
@@ -74,6 +75,7 @@ class Lab:
             on_collapse=lab.on_collapse,
             observers=self.observers,
             fabric=self.fabric,
+            prune_frozen=self.prune_frozen,
         )
 
     def never_stopping(self) -> "Lab":
@@ -84,18 +86,32 @@ class Lab:
         return replace(self, on_collapse="warn") if self.on_collapse == "error" else self
 
     def first_weights(self, init: Initializer) -> Tensors:
-        """Draw all prunable weights with the random numbers of the search itself."""
-        return _draw(init, self.network(), generator(self.seed, "weights"))
+        """Draw all prunable weights with the random numbers of the search; frozen ones stay."""
+        return self._draw(init, self.network(), generator(self.seed, "weights"))
 
     def fresh_weights(self, init: Initializer) -> Tensors:
-        """Draw all prunable weights anew: a network of another seed, then the initializer."""
+        """Draw all prunable weights again, in a network of another seed; frozen ones stay."""
         other = self.network(self.rng("network").initial_seed())
-        return _draw(init, other, self.rng("weights"))
+        return self._draw(init, other, self.rng("weights"))
+
+    def _draw(self, init: Initializer, network: nn.Module, rng: torch.Generator) -> Tensors:
+        parameters = parameters_of(network, prunable_names(network, frozen=self.prune_frozen))
+        free = {name: weight for name, weight in parameters.items() if weight.requires_grad}
+        own = parameters_of(self.network(), list(parameters)) if self.prune_frozen else parameters
+        weights = {name: weight.detach() for name, weight in own.items()}
+        return weights | init.draw({name: weight.detach() for name, weight in free.items()}, rng)
 
     def with_weights(self, ticket: Ticket, weights: Tensors) -> Ticket:
-        """Return the ticket with other weights; a tied one changes under every name it has."""
-        own = self.network().state_dict()
-        places = {own[name].data_ptr(): weight for name, weight in weights.items()}
+        """Return the ticket with other weights, except where the network freezes them.
+
+        A tied weight changes under every name it has.
+        """
+        own = self.network().state_dict(keep_vars=True)
+        places = {
+            own[name].data_ptr(): weight
+            for name, weight in weights.items()
+            if own[name].requires_grad
+        }
         state = {
             name: places[own[name].data_ptr()].to(value)
             if own[name].data_ptr() in places
@@ -115,11 +131,6 @@ class Lab:
         part = self.registry.build("allocations", name)
         assert isinstance(part, Allocation)
         return part
-
-
-def _draw(init: Initializer, network: nn.Module, rng: torch.Generator) -> Tensors:
-    parameters = parameters_of(network, prunable_names(network))
-    return init.draw({name: weight.detach() for name, weight in parameters.items()}, rng)
 
 
 def lab_for(
@@ -165,4 +176,5 @@ def lab_for(
         fabric=fabric,
         observers=observers,
         on_collapse=info.on_collapse,
+        prune_frozen=info.prune_frozen,
     )

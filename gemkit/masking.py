@@ -22,14 +22,13 @@ class MaskedNet:
     """A model whose weights are trained under a mask: pruned ones stay exactly zero.
 
     A pruned weight is zero, its gradient is zeroed before every step, and its optimizer state is
-    cleared when it is pruned; so momentum and weight decay have nothing to move it with.
+    cleared when it is pruned; so momentum and weight decay have nothing to move it with. A frozen
+    parameter (`requires_grad=False`) is not trained; where it has a mask, it keeps its values.
     """
 
     def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
         self.model = model
         self.parameters = parameters_of(model, names)
-        for parameter in self.parameters.values():
-            parameter.requires_grad_(True)
         self._standing = {
             name: self._stand(name, parameter.detach().clone())
             for name, parameter in self.parameters.items()

@@ -9,6 +9,7 @@ from lightning_fabric import Fabric
 from gemkit import events
 from gemkit.data.fingerprint import Fingerprint, check_same
 from gemkit.data.source import Data
+from gemkit.errors import TrainingError
 from gemkit.events import EpochEnded, Event, Noted, PhaseStarted, StepEnded
 from gemkit.keeping import Keeper
 from gemkit.plan import Plan, Runtime
@@ -79,6 +80,12 @@ class Training:
     def __init__(self, phase: Phase, trainer: Trainer, laps: Sequence[range]) -> None:
         self.phase = phase
         self.trainer = trainer
+        if any(laps) and not trainer.net.trainable():
+            raise TrainingError(
+                f"every parameter of {type(trainer.net.model).__name__} is frozen "
+                "(requires_grad=False), so there is nothing to train; unfreeze some, with "
+                "requires_grad_(True)"
+            )
         self.steps = 0
         self.steps_per_epoch = phase.steps_per_epoch(trainer.plan)
         self._epochs = 0

@@ -20,7 +20,11 @@ Tensors = dict[str, Tensor]
 
 
 def prunable_names(
-    model: nn.Module, *, include: Sequence[str] = ("*",), skip: Sequence[str] = ()
+    model: nn.Module,
+    *,
+    include: Sequence[str] = ("*",),
+    skip: Sequence[str] = (),
+    frozen: bool = False,
 ) -> list[str]:
     """Name the weights that may be pruned, in module order.
 
@@ -28,18 +32,19 @@ def prunable_names(
     transposed ones too) and the projections of `nn.MultiheadAttention`. Biases, norms, embeddings
     and position tables are not pruned. A weight shared by several modules counts once. A layer
     that would turn the zeros of a mask into other numbers is an error (see `gemkit.kernels`).
+    Frozen weights (`requires_grad=False`) are left out unless `frozen` is true.
 
     `include` and `skip` are shell patterns on the parameter name, such as `"layer4.*"`.
     """
     found: dict[int, str] = {}
     derived: list[str] = []
-    for prefix, module in model.named_modules():
-        for own_name in weights_of(module):
-            name = f"{prefix}.{own_name}" if prefix else own_name
-            if recomputes(module, own_name):
-                derived.append(name)
-            elif (parameter := module._parameters[own_name]) is not None:
-                found.setdefault(id(parameter), name)
+    for name, layer, own in _weights(model):
+        if not frozen and _is_frozen(layer, own):
+            continue
+        if recomputes(layer, own):
+            derived.append(name)
+        else:
+            found.setdefault(id(layer._parameters[own]), name)
     names = _matching(found.values(), include, skip)
     if recomputed := _matching(derived, include, skip):
         raise GemkitError(
@@ -48,6 +53,12 @@ def prunable_names(
             "without weight standardization, or take parametrizations off first, with "
             "torch.nn.utils.parametrize.remove_parametrizations"
         )
+    if not names and (left := _matching(frozen_names(model), include, skip)):
+        raise GemkitError(
+            f"every prunable weight of {type(model).__name__} is frozen (requires_grad=False): "
+            f"{some(left)}; unfreeze what may be pruned, with requires_grad_(True), or ask for "
+            "frozen weights with prune_frozen=True (in prunable_names, frozen=True)"
+        )
     if not names:
         raise GemkitError(
             f"{type(model).__name__} has no prunable weights: gemkit prunes the weights of "
@@ -55,6 +66,30 @@ def prunable_names(
             f"and not {list(skip)}"
         )
     return names
+
+
+def frozen_names(model: nn.Module) -> list[str]:
+    """Name the weights that `prunable_names` leaves out because they are frozen."""
+    found: dict[int, str] = {}
+    for name, layer, own in _weights(model):
+        if _is_frozen(layer, own):
+            found.setdefault(id(layer._parameters.get(own, layer)), name)
+    return list(found.values())
+
+
+def _weights(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
+    """Yield the weights of layers of the prunable kinds: name, layer, and name in the layer."""
+    for prefix, layer in model.named_modules():
+        for own in weights_of(layer):
+            if layer._parameters.get(own, layer) is not None:
+                yield f"{prefix}.{own}" if prefix else own, layer, own
+
+
+def _is_frozen(layer: nn.Module, own: str) -> bool:
+    """Whether a weight is frozen; a derived one is if no parameter of its layer is trained."""
+    weight = layer._parameters.get(own)
+    parameters = list(layer.parameters()) if weight is None else [weight]
+    return not any(parameter.requires_grad for parameter in parameters)
 
 
 def _matching(names: Iterable[str], include: Sequence[str], skip: Sequence[str]) -> list[str]:

@@ -87,6 +87,11 @@ class TicketInfo(BaseModel):
         exclude_if=lambda data: data is None,  # so that older tickets keep their digest
         description="the fingerprint of the data it was found on, or trained on since",
     )
+    prune_frozen: bool = Field(
+        default=False,
+        exclude_if=lambda pruned: not pruned,
+        description="whether frozen weights (requires_grad=False) were pruned, too"
+    )
 
     def made_for(self) -> str:
         """Say which network the ticket was made for."""

@@ -213,13 +213,14 @@ class Trainer:
 def make_optimizer(plan: Plan, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     """Build the update rule, fused where torch offers it for these tensors."""
     assert plan.lr is not None
+    groups = [{"params": parameters}]  # torch takes no empty list of parameters otherwise
     fused = all(
         parameter.device.type in {"cpu", "cuda", "mps"} and parameter.is_floating_point()
         for parameter in parameters
     )
     if plan.optimizer == "sgd":
         return torch.optim.SGD(
-            parameters,
+            groups,
             lr=plan.lr,
             momentum=plan.momentum,
             nesterov=plan.nesterov,
@@ -228,7 +229,7 @@ def make_optimizer(plan: Plan, parameters: list[nn.Parameter]) -> torch.optim.Op
         )
     rule = torch.optim.Adam if plan.optimizer == "adam" else torch.optim.AdamW
     return rule(
-        parameters,
+        groups,
         lr=plan.lr,
         betas=(plan.momentum, 0.999),
         weight_decay=plan.weight_decay or 0.0,

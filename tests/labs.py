@@ -24,7 +24,16 @@ def build():
     )
 
 
-def lab_of(recipe="gem_miner", *, seed=0, density=0.3, data=None, network=build, **changes) -> Lab:
+def lab_of(
+    recipe="gem_miner",
+    *,
+    seed=0,
+    density=0.3,
+    data=None,
+    network=build,
+    prune_frozen=False,
+    **changes,
+) -> Lab:
     if isinstance(recipe, str):
         recipe = REGISTRY.recipe(recipe, **changes)
     return Lab(
@@ -36,6 +45,7 @@ def lab_of(recipe="gem_miner", *, seed=0, density=0.3, data=None, network=build,
         registry=REGISTRY,
         seed=seed,
         runtime=CPU,
+        prune_frozen=prune_frozen,
     )
 
 

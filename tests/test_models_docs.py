@@ -3,11 +3,14 @@
 import re
 import shlex
 import sys
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
 import torch
 from cli_runs import commands_in
+from tiny import tiny_data
+from torch import nn
 
 from gemkit import load_plugins, prunable_names
 from gemkit.tensors import parameters_of, total
@@ -36,6 +39,7 @@ def test_the_table_lists_every_network():
     assert named == {name for name in parts if parts[name].thing.argument is None}
 
 
+EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.S)
 COMMANDS = [
     line
     for block in re.findall(r"```sh\n(.*?)```", PAGE, re.S)
@@ -47,12 +51,21 @@ COMMANDS = [
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_examples_run(command, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
-    [source] = re.findall(r"```python\n(.*?)```", PAGE, re.S)
-    (tmp_path / "mynets.py").write_text(source)
+    (tmp_path / "mynets.py").write_text(EXAMPLES[0])
     words = shlex.split(command)[1:]
     shown = commands_in(tmp_path, monkeypatch)(*words, *TINY)
     sys.modules.pop("mynets", None)
     assert shown.exit_code == 0, shown.stderr
+
+
+def test_the_example_of_frozen_parameters_runs():
+    layers = {"flat": nn.Flatten(), "body": nn.Linear(72, 9), "head": nn.Linear(9, 3)}
+    model = nn.Sequential(OrderedDict(layers))
+    space = {"model": model, "data": tiny_data()}
+    exec(EXAMPLES[1], space)
+    assert list(space["dense"].mask) == ["head.weight"]
+    assert list(space["ticket"].mask) == ["body.weight", "head.weight"]
+    assert torch.equal(space["trained"].state["body.weight"], model.body.weight)
 
 
 def test_switches_of_the_page_are_fields():

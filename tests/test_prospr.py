@@ -44,13 +44,16 @@ def outer_loss(model, masks, data, *, steps, lr, momentum, compat=False, graph=T
             velocity = [slope.detach() if cut else slope for slope in slopes]
         else:
             velocity = [momentum * v + slope for v, slope in zip(velocity, slopes, strict=True)]
-        now = {name: value - lr * v for (name, value), v in zip(now.items(), velocity, strict=True)}
+        now = {
+            name: value - lr * v if model.get_parameter(name).requires_grad else value
+            for (name, value), v in zip(now.items(), velocity, strict=True)
+        }
 
 
 def masks_of(model):
     return {
         name: torch.ones_like(model.get_parameter(name)).requires_grad_()
-        for name in prunable_names(model)
+        for name in prunable_names(model, frozen=True)
     }
 
 
@@ -107,6 +110,19 @@ def test_biases_and_norms_take_the_steps_too_unless_they_are_frozen():
         frozen.get_parameter(name).requires_grad_(False)
     one, other = (importance("prospr", net, batches()) for net in (model, frozen))
     assert not torch.allclose(one["0.weight"], other["0.weight"])
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_frozen_weights_are_measured_but_do_not_take_the_steps(momentum):
+    model, data = tiny_net().double(), batches()
+    for name in ("3.weight", "8.weight", "8.bias"):
+        model.get_parameter(name).requires_grad_(False)
+    options = {"steps": 3, "lr": 0.3, "momentum": momentum}
+    masks = masks_of(model)
+    expected = torch.autograd.grad(outer_loss(model, masks, data, **options), list(masks.values()))
+    measured = importance("prospr", model, data, prune_frozen=True, **options)
+    for name, value in zip(masks, expected, strict=True):
+        torch.testing.assert_close(measured[name], value.abs(), rtol=0, atol=1e-12)
 
 
 def test_pruned_weights_stay_out_of_the_steps():

@@ -7,8 +7,8 @@ meta-gradients", 2022).
 
 M is `steps`, η is `lr`, μ is `momentum`. L_k is the mean cross-entropy of batch k, a new one in
 every step and one more for the last loss. The mask c is applied once, at the start. Every parameter
-that is trained takes part in the steps, also biases and norms; batch norm uses the statistics of
-the batch. With M = 0 this is SNIP in training mode.
+that is trained takes part in the steps, also biases and norms; frozen ones stand still. Batch norm
+uses the statistics of the batch. With M = 0 this is SNIP in training mode.
 
 The derivative runs backwards through the steps, where H_k = ∂²L_k/∂w²(w_k):
 
@@ -65,6 +65,7 @@ class Prospr(MeasuredScores):
     def _train(self, probe: Probe) -> list[Tensors]:
         """Take the steps forwards, and return the parameters before each and after the last."""
         path = [probe.leaves(rest=True)]
+        rates = self._rates(probe, path[0])
         velocity = _zeros(path[0])
         for step in range(self.steps):
             now = path[-1]
@@ -72,18 +73,25 @@ class Prospr(MeasuredScores):
             velocity = {name: self.momentum * v + slopes[name] for name, v in velocity.items()}
             path.append(
                 {
-                    name: (value.detach() - self.lr * velocity[name]).requires_grad_()
+                    name: (value.detach() - rates[name] * velocity[name]).requires_grad_()
                     for name, value in now.items()
                 }
             )
         return path
 
+    def _rates(self, probe: Probe, like: Tensors) -> dict[str, float]:
+        """Return the learning rate of every parameter: 0 for what is frozen."""
+        return {name: self.lr * probe.model.get_parameter(name).requires_grad for name in like}
+
     def _go_back_(self, change: Tensors, path: list[Tensors], probe: Probe) -> None:
         """Carry the derivative by the last parameters (λ) back to the first, in place."""
         pull = _zeros(change)  # ν
+        rates = self._rates(probe, change)
         first = 1 if self.compat and self.momentum else 0
         for step in reversed(range(first, self.steps)):
-            pull = {name: self.momentum * v - self.lr * change[name] for name, v in pull.items()}
+            pull = {
+                name: self.momentum * v - rates[name] * change[name] for name, v in pull.items()
+            }
             loss = probe.loss(path[step], step, training=True)
             for name, product in hessian_product(loss, path[step], pull).items():
                 change[name] += product

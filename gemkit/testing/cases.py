@@ -97,7 +97,7 @@ class Network(Case):
             model = NETWORKS[self.name]()
         model = model.to(self.device, self.dtype)
         with torch.no_grad():
-            for name, parameter in parameters_of(model, prunable_names(model)).items():
+            for name, parameter in parameters_of(model, prunable_names(model, frozen=True)).items():
                 if self.weights != "drawn":
                     parameter.fill_(0.25 if self.weights == "equal" else 0.0)
                 parameter.mul_(self.alive(model)[name])
@@ -110,7 +110,7 @@ class Network(Case):
 
     def alive(self, model: nn.Module) -> Tensors:
         """Make the masks of what is alive."""
-        rng, names = generator(self.seed, "alive"), prunable_names(model)
+        rng, names = generator(self.seed, "alive"), prunable_names(model, frozen=True)
         shares = {"nothing": 1.0, "half": 0.5, "first layer": 1.0}
         masks = {
             name: torch.rand(parameter.shape, generator=rng) < shares[self.pruned]
@@ -127,7 +127,7 @@ class Network(Case):
 
     def probe(self, model: nn.Module, batches: list[Batch], scores: Tensors) -> Probe:
         """Hold the network still for measuring, as the engine does."""
-        parameters = parameters_of(model, prunable_names(model))
+        parameters = parameters_of(model, prunable_names(model, frozen=True))
         return Probe(
             model=model,
             weights={name: parameter.detach().clone() for name, parameter in parameters.items()},
