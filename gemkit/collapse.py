@@ -5,12 +5,11 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from gemkit.errors import CollapseError
 from gemkit.probe import in_mode
 from gemkit.selection import keep_top
-from gemkit.tensors import Tensors, frozen_names, generator, kept
+from gemkit.tensors import Tensors, call_with, frozen_names, generator, kept
 from gemkit.wording import number_of
 
 CollapsePolicy = Literal["error", "warn", "keep-one"]
@@ -96,5 +95,5 @@ def is_cut(model: nn.Module, mask: Tensors, shape: tuple[int, int, int]) -> bool
     images = torch.stack([positive(shape), 3 * positive(shape)])
     images = images.to(next(model.parameters()).dtype)
     with in_mode(model, training=False):
-        one, other = functional_call(model, stand_in, (images,)).float()
+        one, other = call_with(model, stand_in, images).float()
     return bool((one - other).abs().amax() <= 1e-4 * torch.maximum(one.abs(), other.abs()).amax())

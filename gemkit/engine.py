@@ -40,6 +40,7 @@ from gemkit.tensors import (
     total,
 )
 from gemkit.ticket import Ticket, TicketInfo
+from gemkit.ticket_fit import ties_of
 from gemkit.training import Trainer, accuracy, make_fabric, place
 
 _WEIGHT_LR = {"sgd": 0.05, "adam": 1e-3, "adamw": 1e-3}
@@ -271,6 +272,7 @@ def _ticket(
         alive=kept(net.alive),
         on_collapse=freezer.on_collapse,
         prune_frozen=prune_frozen,
+        tied=ties_of(net.model.state_dict(keep_vars=True)),
     )
     return Ticket(mask=_on_cpu(mask), state=_state(net, net.weights), info=info)
 

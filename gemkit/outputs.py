@@ -8,10 +8,10 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from gemkit.data.source import Data
 from gemkit.probe import in_mode, no_output
+from gemkit.tensors import call_with
 
 
 def check_labels(
@@ -36,5 +36,5 @@ def _outputs(model: nn.Module, shape: tuple[int, ...]) -> int | None:
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     devices = [like.device] if like.device.type == "cuda" else []
     with in_mode(model, training=False), torch.random.fork_rng(devices):
-        logits = functional_call(model, buffers, (torch.zeros(2, *shape).to(like),))
+        logits = call_with(model, buffers, torch.zeros(2, *shape).to(like))
     return logits.shape[1] if isinstance(logits, Tensor) and logits.ndim > 1 else None

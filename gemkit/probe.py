@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gemkit.errors import DataError, ImportanceError
-from gemkit.tensors import Tensors, seeded
+from gemkit.tensors import Tensors, call_with, seeded
 from gemkit.wording import number_of
 
 Batch = tuple[Tensor, Tensor]
@@ -95,7 +94,7 @@ class Probe:
             sdpa_kernel(SDPBackend.MATH),
             torch.random.fork_rng(devices),
         ):
-            output: Tensor = functional_call(self.model, {**state, **tensors}, (x.to(like),))
+            output: Tensor = call_with(self.model, {**state, **tensors}, x.to(like))
         return output
 
     def loss(

@@ -9,9 +9,12 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
+from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from gemkit.errors import GemkitError, some
 from gemkit.kernels import recomputes, weights_of
@@ -104,6 +107,24 @@ def _matching(names: Iterable[str], include: Sequence[str], skip: Sequence[str])
 def parameters_of(model: nn.Module, names: Sequence[str]) -> dict[str, nn.Parameter]:
     """Look the named parameters up, keeping the given order."""
     return {name: model.get_parameter(name) for name in names}
+
+
+def call_with(model: nn.Module, tensors: Tensors, *inputs: Tensor) -> Any:  # noqa: ANN401
+    """Run a model with other tensors in the places of its own parameters and buffers.
+
+    A shared one is replaced wherever it is used. `functional_call` by itself leaves a layer that
+    the model holds under two names with the wrong tensors afterwards (pytorch/pytorch#164759).
+    """
+    places: dict[int, list[str]] = {}
+    for prefix, layer in model.named_modules():
+        for own, tensor in chain(layer._parameters.items(), layer._buffers.items()):
+            places.setdefault(id(tensor), []).append(f"{prefix}.{own}" if prefix else own)
+    everything = chain(
+        model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)
+    )
+    everywhere = {name: places[id(tensor)] for name, tensor in everything}
+    given = {place: new for name, new in tensors.items() for place in everywhere.get(name, [name])}
+    return functional_call(model, given, inputs, tie_weights=False)
 
 
 def total(tensors: Tensors) -> int:

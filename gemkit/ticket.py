@@ -6,7 +6,7 @@ import json
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar
+from typing import Annotated, Literal, NamedTuple, TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
@@ -25,6 +25,7 @@ from gemkit.ticket_fit import effective, misfits
 from gemkit.wording import escaped, number_of
 
 Model = TypeVar("Model", bound=nn.Module)
+_Tie = Annotated[list[Annotated[str, Field(max_length=512)]], Field(min_length=2, max_length=1_000)]
 _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
@@ -90,7 +91,13 @@ class TicketInfo(BaseModel):
     prune_frozen: bool = Field(
         default=False,
         exclude_if=lambda pruned: not pruned,
-        description="whether frozen weights (requires_grad=False) were pruned, too"
+        description="whether frozen weights (requires_grad=False) were pruned, too",
+    )
+    tied: list[_Tie] | None = Field(
+        default=None,
+        exclude_if=lambda tied: tied is None,
+        max_length=10_000,
+        description="the names in the state of every parameter that has several, where known",
     )
 
     def made_for(self) -> str:
@@ -189,7 +196,8 @@ class Ticket:
         """Put the kept weights and the rest of the state into a model, in place, and return it.
 
         The model is an ordinary one with the names and shapes the ticket was made for; its tensors
-        keep their device, dtype and memory format. Nothing is written unless everything fits.
+        keep their device, dtype and memory format. It shares the same weights between layers.
+        Nothing is written unless everything fits.
         """
         self.check_fit(model)
         own = model.state_dict(keep_vars=True)
@@ -198,7 +206,7 @@ class Ticket:
 
     def check_fit(self, model: nn.Module) -> None:
         """Raise what keeps a model from taking this ticket: names, shapes, types, tied weights."""
-        flaws = misfits(self.mask, self.state, model.state_dict(keep_vars=True))
+        flaws = misfits(self.mask, self.state, model.state_dict(keep_vars=True), self.info.tied)
         if flaws:
             raise TicketError(
                 f"the ticket does not fit this {type(model).__name__}: it was made for "

@@ -3,12 +3,14 @@
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gemkit.errors import some
 from gemkit.tensors import Tensors
 
 State = Mapping[str, Tensor]
+Ties = Sequence[Sequence[str]]
+"""The names of every parameter that has several."""
 
 
 def effective(mask: Tensors, state: Tensors, own: State) -> Tensors:
@@ -26,9 +28,24 @@ def effective(mask: Tensors, state: Tensors, own: State) -> Tensors:
     return values
 
 
-def misfits(mask: Tensors, state: Tensors, own: State) -> list[str]:
-    """Say everything that keeps a model whose state is `own` from taking this ticket."""
-    return _differences(state, own) or _torn(mask, state, own)
+def misfits(mask: Tensors, state: Tensors, own: State, ties: Ties | None = None) -> list[str]:
+    """Say everything that keeps a model whose state is `own` from taking this ticket.
+
+    `ties` are those of the ticket's network, and None where they are not known.
+    """
+    return _differences(state, own) or _other_ties(ties, own) or _torn(mask, state, own)
+
+
+def ties_of(own: State) -> list[list[str]]:
+    """Group the names that stand for one parameter, in a state_dict with `keep_vars=True`.
+
+    Buffers do not count: nothing keeps them one when a model is moved or converted.
+    """
+    groups: dict[int, list[str]] = {}
+    for name, tensor in own.items():
+        if isinstance(tensor, nn.Parameter):
+            groups.setdefault(id(tensor), []).append(name)
+    return [names for names in groups.values() if len(names) > 1]
 
 
 def _differences(state: Tensors, own: State) -> list[str]:
@@ -58,6 +75,24 @@ def _torn(mask: Tensors, state: Tensors, own: State) -> list[str]:
         if not _all_equal([state[name] for name in names])
         or not _all_equal([mask[name] for name in names if name in mask])
     ]
+
+
+def _other_ties(ties: Ties | None, own: State) -> list[str]:
+    """Compare which parameters are shared: a mask stands under one of their names alone."""
+    if ties is None:
+        return []
+    theirs = ties_of(own)
+    found = [
+        ("one weight in the ticket's network but several in the model", _beyond(ties, theirs)),
+        ("one weight in the model but several in the ticket's network", _beyond(theirs, ties)),
+    ]
+    return [f"{what}: {some(names)}" for what, groups in found for names in groups[:5]]
+
+
+def _beyond(ties: Ties, others: Ties) -> list[Sequence[str]]:
+    """Return the groups whose names are not all in one of the others."""
+    home = {name: number for number, names in enumerate(others) for name in names}
+    return [names for names in ties if len({home.get(name, name) for name in names}) > 1]
 
 
 def _tied(own: State) -> list[list[str]]:

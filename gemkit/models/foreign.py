@@ -10,7 +10,6 @@ from typing import Literal
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from gemkit.errors import ModelError
 from gemkit.kernels import WEIGHTED
@@ -18,7 +17,7 @@ from gemkit.models.blocks import Shape
 from gemkit.parts import ModelPart
 from gemkit.probe import in_mode
 from gemkit.readiness import prepare_
-from gemkit.tensors import prunable_names
+from gemkit.tensors import call_with, prunable_names
 from gemkit.wording import number_of
 
 
@@ -98,7 +97,7 @@ def try_out(model: nn.Module, title: str, shape: Shape, classes: int) -> None:
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
         with in_mode(model, training=True):
-            answer: object = functional_call(model, buffers, (torch.zeros(2, *shape),))
+            answer: object = call_with(model, buffers, torch.zeros(2, *shape))
     except Exception as error:  # whatever somebody else's forward may raise
         raise ModelError(
             f"{title} cannot take images of {size}: {first_line(error)}; "
