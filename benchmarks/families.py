@@ -126,7 +126,10 @@ def _gem_miner(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tenso
     )
     data = Data.of_tensors(train=(images, labels), test=(images, labels), classes=CLASSES)
     plan = Plan(epochs=2, batch_size=4, lr=20.0)
-    ticket = search(recipe, model, data, density=0.3, plan=plan, runtime=Runtime(device="cpu"))
+    ticket = search(
+        recipe, model, data, density=0.3, plan=plan, runtime=Runtime(device="cpu"),
+        on_collapse="warn",
+    )  # fmt: skip
     return ticket.mask
 
 

@@ -98,7 +98,7 @@ class Guard:
         if self._start.dead:
             ways.insert(0, "keep these layers out of pruning with requires_grad_(False)")
         cause = ""
-        if causes := list(changes(self.net.model)):
+        if causes := list(changes(self.net.model, frozen=True)):
             cause = f", because of {describe(causes)}"
             ways.insert(0, "prepare the network: prepare=True in Python, -o model.prepare=true")
         return (

@@ -40,11 +40,13 @@ class Plan(BaseModel):
     )
     on_no_signal: Literal["error", "warn"] = Field(
         default="error",
+        exclude_if=lambda policy: policy == "error",  # so that older files say the same
         description="when a search begins with layers that get no gradient, and its scores depend "
         "on it: stop, or warn",
     )
     allow_ties: bool = Field(
         default=False,
+        exclude_if=lambda allowed: not allowed,
         description="prune layers whose weights are all equally important, by position",
     )
 

@@ -32,12 +32,17 @@ class Change(NamedTuple):
     kind: str
 
 
-def changes(model: nn.Module) -> Iterator[Change]:
-    """Find norm scales of 0, layer scales next to 0, and prunable weights next to 0."""
+def changes(model: nn.Module, *, frozen: bool = False) -> Iterator[Change]:
+    """Find norm scales of 0, layer scales next to 0, and prunable weights next to 0.
+
+    Parameters with `requires_grad=False` are left out unless `frozen` is true.
+    """
     seen: set[int] = set()
     for prefix, module in model.named_modules():
         for own, parameter in module._parameters.items():
             if parameter is None or not parameter.numel() or id(parameter) in seen:
+                continue
+            if not (frozen or parameter.requires_grad):
                 continue
             seen.add(id(parameter))
             if (kind := _kind(module, own, parameter.detach())) is not None:
@@ -85,8 +90,8 @@ def prepare(model: nn.Module, *, seed: int = 0) -> nn.Module:
     """Return a copy of the model that is ready for pruning at initialization.
 
     Norm scales of 0 and layer scales next to 0 become 1; weights next to 0 are drawn from the
-    seed. Everything else is as it was. Meant for freshly drawn networks: where weights were
-    trained, a scale of 0 is something the network has learned.
+    seed. Everything else is as it was, frozen parameters too. Meant for freshly drawn networks:
+    where weights were trained, a scale of 0 is something the network has learned.
     """
     own = copy.deepcopy(model)
     prepare_(own, generator(seed, "prepare"))

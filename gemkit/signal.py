@@ -12,12 +12,11 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from gemkit.errors import some
 from gemkit.kernels import weights_of
 from gemkit.probe import Batch, in_mode
-from gemkit.tensors import Tensors, parameters_of, seeded
+from gemkit.tensors import Tensors, call_with, parameters_of, seeded
 
 _FAINT = 1e-4
 """A layer is faint if |w · ∂L/∂w| is this much smaller than in the largest layer, both in sum and
@@ -74,7 +73,7 @@ def trace(model: nn.Module, names: Sequence[str], batch: Batch) -> Signal:
         _batch_statistics(model),
         _watched(model, parameters, len(images), blind),
     ):
-        output: Tensor = functional_call(model, {**state, **buffers, **leaves}, (images,))
+        output: Tensor = call_with(model, {**state, **buffers, **leaves}, images)
         found = torch.autograd.grad(
             F.cross_entropy(output.float(), labels), list(leaves.values()), allow_unused=True
         )

@@ -13,6 +13,7 @@ from gemkit import Plan, load_plugins, prepare, prunable_names, search
 from gemkit.cli.choices import model_for
 from gemkit.errors import CollapseError, SignalError
 from gemkit.events import Collapsed, Noted
+from gemkit.models.custom import model_data
 from gemkit.readiness import changes
 from gemkit.report.pages import with_results
 from gemkit.signal import trace
@@ -318,6 +319,20 @@ def test_a_file_that_does_not_mention_it_means_the_network_as_built():
     assert not model_for(LIBRARY, said, None, {}).prepare
     assert model_for(LIBRARY, {**said, "prepare": True}, None, {}).prepare
     assert model_for(LIBRARY, {"name": "conv4"}, None, {}).name == "conv4"
+
+
+def test_new_settings_at_their_defaults_leave_older_configurations_as_they_were():
+    as_built = LIBRARY.build("models", "timm:resnet10t", {"prepare": False})
+    assert "prepare" not in model_data(as_built)
+    assert model_data(LIBRARY.build("models", "timm:resnet10t"))["prepare"]
+    assert not {"allow_ties", "on_no_signal"} & Plan().model_dump().keys()
+    assert Plan(allow_ties=True, on_no_signal="warn").model_dump()["allow_ties"]
+
+
+def test_frozen_parameters_are_not_prepared():
+    model = residual(Block)
+    model[1].norm.weight.requires_grad_(False)
+    assert list(changes(model)) == []
 
 
 def test_loaded_weights_are_never_prepared(tmp_path):

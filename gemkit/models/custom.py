@@ -107,6 +107,8 @@ def model_data(part: Part) -> dict[str, Any]:
     One of somebody's own has no name there, only an address: what has no name is not built.
     """
     data = part_data(part)
+    if not data.get("prepare", True):
+        del data["prepare"]  # as in files from before there was this field
     if not isinstance(part, Custom):
         return data
     rest = {key: value for key, value in data.items() if key not in {"name", "function"}}
