@@ -27,7 +27,8 @@ from gemkit.report.pages import write_results
 PAGE = Path(__file__).parent.parent / "docs" / "models.md"
 NETWORKS = ("resnet18", "resnet50", "regnety_002", "mixer_s16_224", "cait_xxs24_224")
 PRUNERS = ("gem_miner", "snip")
-SIZE, DENSITY, EPOCHS, SEEDS = 32, 0.05, 8, 2
+SIZE, SEEDS = 32, 2
+SETTINGS = {"density": 0.05, "epochs": 16, "finetune_epochs": 3, "batch_size": 32}
 
 
 def digits() -> Data:
@@ -63,7 +64,7 @@ def measure(run: Row) -> Row:
         torch.manual_seed(run["seed"])
         return part.build(data.shape, data.classes)
 
-    plan = Plan(epochs=run["epochs"], batch_size=64)
+    plan = Plan(epochs=run["epochs"], batch_size=run["batch_size"])
     seed = run["seed"]
     recipe = registry.recipe(run["pruner"])
     model = build()
@@ -74,7 +75,8 @@ def measure(run: Row) -> Row:
     lab = lab_for(ticket, data=data, build=build, registry=registry, runtime=runtime)
     row = dict(run)
     for name, one in (("ticket", ticket), ("shuffled", check.control(ticket, lab))):
-        trained = finetune(one, model, data, epochs=run["epochs"], runtime=runtime)
+        training = plan.lasting(run["finetune_epochs"])
+        trained = finetune(one, model, data, plan=training, runtime=runtime)
         row[f"{name}_before"] = evaluate(one, model, data, runtime=runtime)
         row[f"{name}_after"] = evaluate(trained, model, data, runtime=runtime)
     empty = sum(layer.kept == 0 for layer in ticket.layers)
@@ -84,7 +86,7 @@ def measure(run: Row) -> Row:
 def planned() -> list[Row]:
     """List every run, one seed after the other."""
     return [
-        {"network": network, "pruner": pruner, "seed": seed, "density": DENSITY, "epochs": EPOCHS}
+        {"network": network, "pruner": pruner, "seed": seed, **SETTINGS}
         for seed in range(SEEDS)
         for network in NETWORKS
         for pruner in PRUNERS
@@ -113,9 +115,7 @@ def table(rows: list[Row]) -> str:
 
 def ledger() -> Ledger:
     """Open the file of results."""
-    return Ledger(
-        RESULTS / "timm-tickets.jsonl", ("network", "pruner", "seed", "density", "epochs")
-    )
+    return Ledger(RESULTS / "timm-tickets.jsonl", ("network", "pruner", "seed", *SETTINGS))
 
 
 def main() -> None:
