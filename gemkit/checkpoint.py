@@ -7,6 +7,7 @@ order of a sum, and so its last bit, may depend on that. Nothing is ever unpickl
 """
 
 import json
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
 from gemkit.errors import CheckpointError, StorageError
-from gemkit.files import put
+from gemkit.files import names, open_plain, put, remove
 from gemkit.limits import MOST_ITEMS
 from gemkit.stateful import State
 from gemkit.tensor_file import TooLargeError, check_json, opened
@@ -70,7 +71,12 @@ def write(checkpoint: Checkpoint, path: Path) -> None:
     document = _Document(format=FORMAT, run=checkpoint.run, phase=checkpoint.phase, tree=tree)
     document = document.model_copy(update={"sha256": document.digest(tensors)})
     text = canonical(document.model_dump()).decode()
-    put(to_safetensors(_apart(tensors), {"gemkit": text}), path)
+    put(to_safetensors(_apart(tensors), {"gemkit": text}), path, within=_root(path))
+
+
+def _root(path: Path) -> Path:
+    """Return what may be a link on the way to a checkpoint: neither its file nor its folder."""
+    return path.parent.parent
 
 
 def _plain(value: object, tensors: Tensors) -> JsonValue:
@@ -115,11 +121,12 @@ def read(path: Path) -> Checkpoint:
 def _read(path: Path) -> Checkpoint:
     """Do what `read` says, with errors that do not name the file yet."""
     try:
-        if not path.is_file() or path.stat().st_size == 0:
-            raise CheckpointError("is empty, or no file")
-        with opened(path) as file:
-            document = _parse((file.metadata() or {}).get("gemkit"))
-            tensors = _tensors(file)
+        with open_plain(path, within=_root(path)) as plain:
+            if os.fstat(plain.fileno()).st_size == 0:
+                raise CheckpointError("is empty")
+            with opened(plain) as file:
+                document = _parse((file.metadata() or {}).get("gemkit"))
+                tensors = _tensors(file)
     except OSError as error:
         raise CheckpointError(f"cannot be read: {error.strerror or error}") from error
     except TooLargeError as error:  # not damaged: nothing is removed or passed over for it
@@ -184,14 +191,18 @@ def _lively(tree: JsonValue, tensors: Tensors) -> Any:  # noqa: ANN401 (anything
 
 
 class Shelf:
-    """The checkpoints of a run: the last two are kept, and the newest sound one counts."""
+    """The checkpoints of a run: the last two are kept, and the newest sound one counts.
+
+    Neither the folder nor anything in it may be a link.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def files(self) -> list[Path]:
         """List the checkpoints, the newest first."""
-        found = [path for path in self.folder.glob("*.safetensors") if path.stem.isdecimal()]
+        there = [self.folder / name for name in names(self.folder, within=self.folder.parent)]
+        found = [path for path in there if path.suffix == ".safetensors" and path.stem.isdecimal()]
         return sorted(found, key=lambda path: int(path.stem), reverse=True)
 
     def add(self, checkpoint: Checkpoint) -> None:
@@ -201,7 +212,11 @@ class Shelf:
         self.folder.mkdir(parents=True, exist_ok=True)
         write(checkpoint, self.folder / f"{number:08d}.safetensors")
         for old in files[1:]:
-            old.unlink(missing_ok=True)
+            self.remove(old)
+
+    def remove(self, file: Path) -> None:
+        """Remove a checkpoint, if it is there."""
+        remove(file, within=self.folder.parent)
 
     def newest(self) -> tuple[Checkpoint | None, dict[Path, str]]:
         """Return the newest sound checkpoint, if any, and what is wrong with those after it."""

@@ -29,7 +29,7 @@ class DiskKeeper(Keeper):
     """Saves a run's state in a folder, and resumes from there.
 
     Args:
-        folder: where the checkpoints go.
+        folder: where the checkpoints go; it may not be a link itself.
         run: the fingerprint of what is run; a checkpoint of another run, or of a run on other
             data, is refused.
         minutes: how long to go on at most without saving. With 0, every step is saved.
@@ -127,7 +127,7 @@ class DiskKeeper(Keeper):
         for file, flaw in flaws.items():
             told(f"{flaw}; going on from the one before")
             if self.writes:  # so that it does not count among the last two
-                file.unlink(missing_ok=True)
+                self.shelf.remove(file)
         if found and found.run != self.run:
             raise CheckpointError(
                 f"the checkpoints in {self.shelf.folder} belong to another configuration; start "

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from gemkit.errors import CheckpointError, GemkitError, Stopped
 from gemkit.events import Collapsed, EpochEnded, Event, Froze, Noted, PhaseStarted
+from gemkit.files import open_plain
 from gemkit.stateful import State, count_in
 from gemkit.wording import escaped, number_of
 
@@ -26,7 +27,7 @@ class Metrics:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = path.open("ab")
+        self._file = open_plain(path, "ab", within=path.parent)
 
     def __enter__(self) -> Self:
         return self
@@ -61,7 +62,7 @@ class Metrics:
     def restore_(self, state: State) -> None:
         """Cut the file to what it was when its state was saved."""
         offset = count_in(state, "offset")
-        if self.path.stat().st_size < offset:
+        if os.fstat(self._file.fileno()).st_size < offset:
             raise CheckpointError(f"{self.path} is shorter than it was when the run was saved")
         self._file.truncate(offset)
 
@@ -73,7 +74,8 @@ class Metrics:
 
 def last_line(path: Path, having: str = "event", most: int = 1 << 16) -> Mapping[str, Any]:
     """Return the last whole line of a metrics file that has this field, or nothing."""
-    with suppress(OSError, ValueError, RecursionError), path.open("rb") as file:
+    within = path.parent
+    with suppress(OSError, ValueError, RecursionError), open_plain(path, within=within) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - most))
         for line in reversed(file.read(most).splitlines(keepends=True)):
             data = json.loads(line) if line.endswith(b"\n") else None
@@ -91,10 +93,10 @@ class Log:
         self._epochs = 0
 
     def say(self, words: str) -> None:
-        """Add a line; where that fails, the run is more important than its log."""
-        words = escaped(words, keep="\n")
-        with suppress(OSError), self.path.open("a", encoding="utf-8") as file:
-            file.write(f"{self._now():%Y-%m-%d %H:%M:%S}  {words}\n")
+        """Add a line; where the disk fails, the run is more important than its log."""
+        line = f"{self._now():%Y-%m-%d %H:%M:%S}  {escaped(words, keep=chr(10))}\n"
+        with suppress(OSError), open_plain(self.path, "ab", within=self.path.parent) as file:
+            file.write(line.encode("utf-8", "replace"))
 
     def __call__(self, event: Event) -> None:
         """Add a line for an event, unless it is one of very many."""

@@ -149,6 +149,8 @@ def _module_from(path: Path) -> object:
     spec = util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError("its name does not end in .py")
+    if path.exists() and not path.is_file():
+        raise ImportError("it is not a plain file")
     module = util.module_from_spec(spec)
     sys.modules[name] = module
     try:

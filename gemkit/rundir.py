@@ -7,7 +7,7 @@ import shutil
 import time
 import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any, Literal
 import tomli_w
 
 from gemkit.errors import OptionError
-from gemkit.files import is_left_over, put, read, sweep
+from gemkit.files import is_left_over, names, open_folder, open_plain, put, read, sweep
 from gemkit.limits import LARGEST_CONFIG
 from gemkit.metrics import last_line
 from gemkit.options import from_data
@@ -45,7 +45,7 @@ class RunDir:
     .lock                 held by the process that is at work here
     """
 
-    path: Path
+    path: Path  # may be a link; what is inside is opened only if it is a plain file
 
     @property
     def ticket(self) -> Path:
@@ -85,8 +85,13 @@ class RunDir:
     # --- what is run, on what, and what comes of it ---
 
     def is_run(self) -> bool:
-        """Tell whether a run has begun here."""
-        return (self.path / _CONFIG).is_file()
+        """Tell whether a run has begun here; its files may be unreadable all the same."""
+        return os.path.lexists(self.path / _CONFIG)
+
+    def check_plain(self) -> None:
+        """Refuse a folder with links, pipes and the like among the files of its run."""
+        for folder in (self.path, self.ladder, self.checkpoints):
+            names(folder, within=self.path)
 
     def write_config(self, data: Mapping[str, Any]) -> None:
         """Write what is run; TOML has no null, so unset values must be left out."""
@@ -96,7 +101,7 @@ class RunDir:
         """Read what is run."""
         file = self.path / _CONFIG
         try:
-            return tomllib.loads(read(file, LARGEST_CONFIG).decode())
+            return tomllib.loads(read(file, LARGEST_CONFIG, within=self.path).decode())
         except FileNotFoundError as error:
             raise OptionError(
                 f"{self.path} is no run: there is no {_CONFIG}; start one with `gemkit run --out "
@@ -108,7 +113,7 @@ class RunDir:
     def note_environment(self, now: Mapping[str, Any]) -> list[str]:
         """Add the environment of this start, and tell what was another at the start before."""
         file = self.path / "environment.json"
-        starts = _json(file) if file.exists() else []
+        starts = _json(file) if os.path.lexists(file) else []
         starts = starts if isinstance(starts, list) else []
         write(file, json.dumps([*starts, now], indent=2) + "\n")
         before = starts[-1] if starts and isinstance(starts[-1], dict) else now
@@ -128,7 +133,7 @@ class RunDir:
         Files that it names are those in this folder, wherever it was when they were written.
         """
         file = self.path / "result.json"
-        if not file.exists():
+        if not os.path.lexists(file):
             return None
         data = _json(file)
         _, problems = from_data(Outcome, data, label="result", title="a result")
@@ -153,39 +158,39 @@ class RunDir:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep every other process out; the system ends this when the process dies."""
-        with (self.path / _LOCK).open("a+", encoding="utf-8") as file:
+        with open_plain(self.path / _LOCK, "a+b", within=self.path) as file:
             if not _lock(file.fileno(), fcntl.LOCK_EX, _PATIENCE):
                 file.seek(0)
+                holder = file.read(100).decode("utf-8", "replace").strip()
                 raise OptionError(
-                    f"{self.path} is in use by another process ({file.read(100).strip()}); wait "
-                    "for it, or stop it"
+                    f"{self.path} is in use by another process ({holder}); wait for it, or stop it"
                 )
-            file.truncate(0)
-            file.write(f"process {os.getpid()}\n")
-            file.flush()
             for folder in (self.path, self.ladder, self.checkpoints):
-                sweep(folder)
+                sweep(folder, within=self.path)
+            file.truncate(0)
+            file.write(f"process {os.getpid()}\n".encode())
+            file.flush()
             yield
 
     def state(self) -> RunState:
         """Tell how far the run is, from its files alone."""
         if self._is_locked():
             return "running"
-        if (self.path / "result.json").is_file() and not self.checkpoints.exists():
+        if os.path.lexists(self.path / "result.json") and not os.path.lexists(self.checkpoints):
             return "done"
         return "failed" if last_line(self.metrics).get("event") == "error" else "interrupted"
 
     def _is_locked(self) -> bool:
         try:
-            with (self.path / _LOCK).open("rb") as file:
+            with open_plain(self.path / _LOCK, within=self.path) as file:
                 return not _lock(file.fileno(), fcntl.LOCK_SH, 1)
         except OSError:
             return False
 
     def is_bare(self) -> bool:
         """Tell whether the run has saved nothing: no ticket, no checkpoint."""
-        saved = (self.ticket, self.path / "ladder", *self.path.glob("checkpoints/*"))
-        return not any(path.exists() for path in saved)
+        saved = os.path.lexists(self.ticket) or os.path.lexists(self.ladder)
+        return not saved and not names(self.checkpoints, within=self.path)
 
     def start_over(self) -> None:
         """Remove what a run has told so far that has saved nothing."""
@@ -194,17 +199,15 @@ class RunDir:
 
     def finish(self) -> None:
         """Remove what nobody needs any more; from then on the run is done."""
-        if self.checkpoints.exists():
-            shutil.rmtree(self.checkpoints)
+        with suppress(FileNotFoundError), open_folder(self.path) as folder:
+            shutil.rmtree(self.checkpoints.name, dir_fd=folder)
 
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
     """Keep other processes out of a folder, if it is a run's."""
-    if not RunDir(folder).is_run():
-        yield
-        return
-    with RunDir(folder).locked():
+    run = RunDir(folder)
+    with run.locked() if run.is_run() else nullcontext():
         yield
 
 
@@ -221,9 +224,9 @@ def _lock(handle: int, kind: int, patience: int) -> bool:
 
 
 def _json(file: Path) -> object:
-    """Read a JSON file that gemkit wrote."""
+    """Read a JSON file of a run's folder."""
     try:
-        data: object = json.loads(read(file))
+        data: object = json.loads(read(file, within=file.parent))
         json.dumps(data, allow_nan=False)  # 1e999 is infinite, and could not be written again
     except (OSError, ValueError, RecursionError) as error:
         raise OptionError(f"{file} cannot be read: {error}") from error
@@ -247,10 +250,11 @@ def _shown(value: object) -> str:
 
 
 def check_free(folder: Path) -> None:
-    """Refuse a folder that a run would mix its files into; a run that is there goes on."""
+    """Refuse a folder that a run would mix its files into, or whose files are not plain."""
     if RunDir(folder).is_run():
+        RunDir(folder).check_plain()
         return
-    if folder.is_dir() and all(f.name == _LOCK or is_left_over(f) for f in folder.iterdir()):
+    if folder.is_dir() and all(f.name == _LOCK or is_left_over(f.name) for f in folder.iterdir()):
         return  # empty, or a run was killed before it had written anything
     if folder.exists() or folder.is_symlink():
         what = "is not empty" if folder.is_dir() else "is not a folder"

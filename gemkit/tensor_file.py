@@ -3,12 +3,12 @@
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from safetensors import safe_open
 
 from gemkit.errors import some
+from gemkit.files import name_of
 from gemkit.limits import (
     LARGEST_HEADER,
     LONGEST_NAME,
@@ -26,10 +26,9 @@ class TooLargeError(ValueError):
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Any]:
-    """Open a file of tensors for reading; no tensor is read before all sizes are checked."""
-    with path.open("rb") as start:
-        size, beginning = os.fstat(start.fileno()).st_size, start.read(8)
+def opened(plain: BinaryIO) -> Iterator[Any]:
+    """Read an open file as tensors; none is read before all sizes are checked."""
+    size, beginning = os.fstat(plain.fileno()).st_size, plain.read(8)
     if size > (most := largest_file()):
         raise TooLargeError(
             f"has {size:,} bytes, more than the {most:,} that are read by default; if you trust "
@@ -38,7 +37,7 @@ def opened(path: Path) -> Iterator[Any]:
     if int.from_bytes(beginning, "little") <= size:  # else it is cut off, which safe_open says
         check_header(beginning)
     # "pread", not the default memory map: a map would change under us with the file.
-    with safe_open(path, framework="pt", backend="pread") as file:
+    with safe_open(name_of(plain), framework="pt", backend="pread") as file:
         names = file.keys()
         check_names(names)
         tall = [name for name in names if len(file.get_slice(name).get_shape()) > MOST_DIMENSIONS]

@@ -215,8 +215,11 @@ class Ticket:
                 + "\napply it to that network, not yet wrapped or compiled"
             )
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write one safetensors file, whole or not at all; the same ticket gives the same bytes."""
+    def save(self, path: str | os.PathLike[str], *, within: Path | None = None) -> None:
+        """Write one safetensors file, whole or not at all; the same ticket gives the same bytes.
+
+        `within` is a folder below which no link is followed; see `gemkit.files`.
+        """
         content = self._content()
         try:
             _read_info(content.info)
@@ -224,12 +227,15 @@ class Ticket:
             raise TicketError(
                 f"cannot save as {path}: `info` would not read back: {error}"
             ) from error
-        ticket_file.write(content, Path(path))
+        ticket_file.write(content, Path(path), within=within)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Ticket:
-        """Read a ticket file, trusting nothing in it; see `gemkit.ticket_file`."""
-        content = ticket_file.read(Path(path))
+    def load(cls, path: str | os.PathLike[str], *, within: Path | None = None) -> Ticket:
+        """Read a ticket file, trusting nothing in it; see `gemkit.ticket_file`.
+
+        `within` is a folder below which no link is followed; see `gemkit.files`.
+        """
+        content = ticket_file.read(Path(path), within=within)
         if "compact" in content.info:
             raise TicketError(
                 f"{path} is a compact network, not a ticket: give the ticket it was made of, or "

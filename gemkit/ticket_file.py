@@ -8,6 +8,7 @@ every size has a bound (see `gemkit.limits`). Nothing is ever unpickled.
 
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,8 +20,8 @@ from safetensors import SafetensorError
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
-from gemkit.errors import TicketError, some
-from gemkit.files import put
+from gemkit.errors import StorageError, TicketError, some
+from gemkit.files import open_plain, put
 from gemkit.limits import MOST_ITEMS
 from gemkit.tensor_file import TooLargeError, check_header, check_json, check_names, opened
 from gemkit.tensors import Tensors
@@ -104,7 +105,7 @@ def digest(content: Content) -> str:
     return _digest(_describe(content), _flatten(content))
 
 
-def write(content: Content, path: Path) -> None:
+def write(content: Content, path: Path, *, within: Path | None = None) -> None:
     """Write the file whole or not at all; what stood under that name before stays until then."""
     tensors, document = _flatten(content), _describe(content)
     document = document.model_copy(update={"sha256": _digest(document, tensors)})
@@ -114,7 +115,7 @@ def write(content: Content, path: Path) -> None:
         check_names(tensors)
         check_header(data)
         check_json(text, MOST_ITEMS)
-        put(data, path)
+        put(data, path, within=within)
     except TooLargeError as error:
         raise TicketError(f"cannot save the ticket as {path}, which {error}") from error
     except FileNotFoundError as error:
@@ -165,21 +166,29 @@ def sha256(document: object, tensors: Tensors) -> str:
 # --- reading untrusted files ---------------------------------------------------------------------
 
 
-def read(path: Path) -> Content:
+def read(path: Path, *, within: Path | None = None) -> Content:
     """Read a file and check all of it: names, types, hash, masks; the error says what failed."""
     try:
-        return _read(path)
+        return _read(path, within)
+    except StorageError as error:
+        raise TicketError(str(error)) from error
     except TicketError as flaw:  # the checks know what is wrong, only here is it known where
         raise TicketError(f"{path} {flaw}") from flaw.__cause__
 
 
-def _read(path: Path) -> Content:
+def _read(path: Path, within: Path | None) -> Content:
     """Do what `read` says, with errors that do not name the file yet."""
     try:
-        _check_kind(path)
-        with opened(path) as file:
-            document = _parse((file.metadata() or {}).get("gemkit"))
-            tensors = _tensors(file, document)
+        if path.is_dir():
+            raise TicketError("is a folder; a run keeps its ticket in ticket.safetensors there")
+        with open_plain(path, within=within) as plain:
+            if os.fstat(plain.fileno()).st_size == 0:
+                raise TicketError(f"is empty; {REPLACE_IT}")
+            with opened(plain) as file:
+                document = _parse((file.metadata() or {}).get("gemkit"))
+                tensors = _tensors(file, document)
+    except FileNotFoundError as error:
+        raise TicketError(f"does not exist; {_FOREIGN}") from error
     except OSError as error:
         raise TicketError(f"cannot be read: {error.strerror or error}; check the path") from error
     except TooLargeError as error:
@@ -192,16 +201,6 @@ def _read(path: Path) -> Content:
     if _digest(document, tensors) != document.sha256:
         raise TicketError(f"is damaged: its content does not match its SHA-256; {REPLACE_IT}")
     return _assemble(document, tensors)
-
-
-def _check_kind(path: Path) -> None:
-    """Refuse what is not a file, or has nothing in it, before anything opens it."""
-    if path.is_dir():
-        raise TicketError("is a folder; a run keeps its ticket in ticket.safetensors there")
-    if not path.is_file():
-        raise TicketError(f"does not exist, or is not a file; {_FOREIGN}")
-    if path.stat().st_size == 0:
-        raise TicketError(f"is empty; {REPLACE_IT}")
 
 
 def _parse(text: str | None) -> _Document:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gemkit import rundir
-from gemkit.errors import CheckpointError, OptionError, TrainingError
+from gemkit.errors import CheckpointError, OptionError, StorageError, TrainingError
 from gemkit.events import Collapsed, EpochEnded, Froze, Noted, PhaseStarted, StepEnded
 from gemkit.files import read
 from gemkit.metrics import Log, Metrics, last_line
@@ -73,7 +73,10 @@ def test_an_error_is_the_last_line_of_the_metrics():
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is full")
 def test_metrics_are_closed_where_the_disk_is_too_full_for_the_error():
-    with pytest.raises(TrainingError), Metrics(Path("/dev/full")) as tell:
+    tell = Metrics(Path("metrics.jsonl"))
+    with Path("/dev/full").open("ab") as full:
+        os.dup2(full.fileno(), tell._file.fileno())
+    with pytest.raises(TrainingError), tell:
         raise TrainingError("diverged")
     with warnings.catch_warnings(record=True, action="always") as told:
         del tell
@@ -253,7 +256,7 @@ def test_a_file_is_measured_before_it_is_read(tmp_path):
     with pytest.raises(OSError, match="larger than 100 bytes"):
         read(tmp_path / "big", limit=100)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match="no ordinary file"):
+    with pytest.raises(StorageError, match="is a pipe, not a plain file"):
         read(tmp_path / "pipe")
 
 

@@ -563,7 +563,7 @@ def test_what_is_not_a_ticket_is_called_what_it_is(tmp_path):
         "foreign": "but not a gemkit ticket; give a file",
         "text": "no safetensors file",
         "nothing": "is empty",
-        "pipe": "is not a file",
+        "pipe": "is a pipe, not a plain file",
         "gone": "does not exist",
         ".": "is a folder",
         "x" * 300: "cannot be read: File name too long",
@@ -637,7 +637,7 @@ def listing(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def no_space(*_):
+def no_space(*_, **__):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -653,7 +653,7 @@ def test_a_failed_save_leaves_the_old_file_and_nothing_else(step, ticket, tmp_pa
 
 
 def test_a_save_that_wrote_in_place_would_be_caught(ticket, tmp_path, monkeypatch):
-    def in_place(data, path):
+    def in_place(data, path, **_):
         path.write_bytes(data)
         os.fsync(0)
 

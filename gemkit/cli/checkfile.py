@@ -1,6 +1,7 @@
 """checks.json: what was measured and how, so that more seeds and checks can be added later."""
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -71,12 +72,12 @@ class CheckFile:
     def continued(self, folder: Path, *, force: bool) -> "CheckFile":
         """Go on with the file in a folder; one that was made another way is kept unless forced."""
         path = folder / NAME
-        if force or not path.exists():
+        if force or not os.path.lexists(path):
             _make(folder)
             return replace(self, path=path)
         way_out = "replace it with --force, or give another --out"
         try:
-            known = _Known.model_validate_json(read(path))
+            known = _Known.model_validate_json(read(path, within=folder))
             if not {trial.check for trial in known.trials} <= {TICKET, *known.checks}:
                 raise ValueError("trials of checks that are not described")
         except (OSError, ValueError) as error:  # what is not valid is a ValueError, too

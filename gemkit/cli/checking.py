@@ -63,8 +63,8 @@ def start(
     if not checks:
         raise OptionError("--checks names none; see `gemkit parts checks`")
     file = ticket_in(source, FOUND)
-    ticket = Ticket.load(file)
-    plan = _plan(file.parent, finetune_epochs, given["finetune"])
+    ticket = file.load()
+    plan = _plan(file.path.parent, finetune_epochs, given["finetune"])
     runtime = validated(Runtime, machine, "machine")
     model, dataset = parts_of(ticket, registry, world, given, weights=True)
     fabric = open_fabric(runtime)
@@ -82,7 +82,7 @@ def start(
             observers=[Warnings()],
         )
         made = CheckFile.about(ticket, plan, lab, model, dataset)
-        folder = nowhere or out or file.parent
+        folder = nowhere or out or file.path.parent
         with _going_on(), alone_in(folder):
             with together(fabric):
                 book = made.continued(folder, force=force)
@@ -127,7 +127,7 @@ def check_run(
     seeds: int,
 ) -> dict[str, Any]:
     """Check the ticket of a run that has just ended; its own accuracies are known already."""
-    ticket = Ticket.load(run_dir.ticket)
+    ticket = Ticket.load(run_dir.ticket, within=run_dir.path)
     known = Trial(
         check=TICKET,
         seed=job.seed,

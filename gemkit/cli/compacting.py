@@ -8,6 +8,7 @@ from gemkit.cli.answers import Answer
 from gemkit.cli.bench import Bench, open_fabric
 from gemkit.cli.fields import sort_fields
 from gemkit.cli.retraining import beside, rebuild
+from gemkit.cli.ticket_argument import TicketPath
 from gemkit.compaction import Compact, compact, difference, save_compact
 from gemkit.compaction.work import Work, work
 from gemkit.plan import Runtime
@@ -21,7 +22,7 @@ _IMAGES = 64
 
 
 def make(
-    file: Path,
+    file: TicketPath,
     *,
     world: Mapping[str, Any],
     fields: Sequence[str],
@@ -30,8 +31,8 @@ def make(
     plugins: Sequence[Path],
 ) -> Answer:
     """Compact a ticket file's network, compare it with the masked one, and save it."""
-    ticket = Ticket.load(file)
-    target = beside(file, "compact", out, force=force)
+    ticket = file.load()
+    target = beside(file.path, "compact", out, force=force)
     bench = on_processor(ticket, world, fields, plugins)
     small = compact(ticket, bench.model, shape=bench.data.shape)
     images, _ = next(bench.data.test.batches(_IMAGES))

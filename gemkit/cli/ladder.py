@@ -34,7 +34,7 @@ class Ladder:
     def add(self, ticket: Ticket) -> None:
         """Save the next ticket."""
         path = self.run_dir.rung(len(self._rungs) + 1, ticket.density)
-        self.label(ticket).save(path)
+        self.label(ticket).save(path, within=self.run_dir.path)
         self._rungs.append({"density": ticket.density, "ticket": path.name, "accuracy": None})
 
     def listen(self, event: Event) -> None:

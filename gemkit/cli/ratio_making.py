@@ -14,6 +14,7 @@ from gemkit.cli.job import Job, resolve
 from gemkit.cli.progress import Bars, progress
 from gemkit.cli.running import say_what_is_ignored
 from gemkit.cli.screen import echo
+from gemkit.cli.ticket_argument import TicketPath
 from gemkit.engine import finetune_plan
 from gemkit.methods.ratio_learning import learn_ratios, rate_plan
 from gemkit.methods.ratio_search import Trial, most_trials, search_ratios
@@ -23,13 +24,12 @@ from gemkit.plugins import load_plugins
 from gemkit.recipe import Recipe
 from gemkit.report.tables import percent
 from gemkit.tensors import Tensors, budget, total
-from gemkit.ticket import Ticket
 from gemkit.wording import number_of
 
 
-def copy(file: Path, ends: str | None) -> Answer:
+def copy(file: TicketPath, ends: str | None) -> Answer:
     """Make the recipe of random tickets with a ticket's layer densities, or those of its ends."""
-    ticket = Ticket.load(file)
+    ticket = file.load()
     alive = {name: torch.ones_like(mask) for name, mask in ticket.mask.items()}
     ratios = [layer.kept / max(1, layer.prunable) for layer in ticket.layers]
     text = f"Layer densities of a {ticket.info.pruner} ticket of density {ticket.density:.4g}"

@@ -1,6 +1,5 @@
 """`gemkit ratios`: layer densities for random tickets, copied, searched or learned."""
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -10,7 +9,7 @@ from gemkit.cli.machine_options import searching_machine_options
 from gemkit.cli.numbers import Number
 from gemkit.cli.recipe_options import fields_option, plugin_option, recipe_source, role_options
 from gemkit.cli.sections import Decorator, Function, SectionedCommand, bundle, given, option
-from gemkit.cli.ticket_argument import FOUND, ticket_argument
+from gemkit.cli.ticket_argument import FOUND, TicketPath, ticket_argument
 from gemkit.cli.training_options import density_option, phase_options, seed_option
 from gemkit.cli.world_options import network_options, world_options
 
@@ -35,7 +34,7 @@ def ratios() -> None:
     help="Copy the first and last layer alone, at this Smart Ratio rule's densities between them.",
 )
 @answers_json
-def copy_ratios(file: Path, ends: str | None) -> Answer:
+def copy_ratios(file: TicketPath, ends: str | None) -> Answer:
     """Give random tickets the layer densities of a TICKET, or of what the search of a RUN found.
 
     With --ends, the layers in between are those of Smart Ratio at the ticket's density, so that

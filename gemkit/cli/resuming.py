@@ -31,6 +31,7 @@ def go_on(
     """Read what the run is from its folder, and carry it on."""
     registry = load_plugins(files=plugins)
     config = RunDir(folder).config()
+    RunDir(folder).check_plain()
     try:
         job, manner = job_of(registry, config, model)
     except UnknownNameError as error:

@@ -1,5 +1,6 @@
 """The bodies of `gemkit finetune` and `gemkit eval`: a ticket file, rebuilt and put to work."""
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -14,6 +15,7 @@ from gemkit.cli.choices import dataset_part, model_for, validated
 from gemkit.cli.fields import Fields, sort_fields
 from gemkit.cli.networks import network_of
 from gemkit.cli.screen import echo
+from gemkit.cli.ticket_argument import TicketPath
 from gemkit.engine import finetune_plan
 from gemkit.errors import OptionError, TicketError
 from gemkit.parts import DatasetPart, ModelPart
@@ -26,7 +28,7 @@ from gemkit.wording import number_of
 
 
 def train(
-    file: Path,
+    file: TicketPath,
     *,
     world: Mapping[str, Any],
     training: Mapping[str, Any],
@@ -42,8 +44,8 @@ def train(
     given = sort_fields(fields, ("model", "dataset", "finetune"))
     plan = finetune_plan(validated(Plan, {**training, **given["finetune"]}, "finetune"))
     runtime = validated(Runtime, machine, "machine")
-    ticket = Ticket.load(file)
-    target = beside(file, "finetuned", out, force=force)
+    ticket = file.load()
+    target = beside(file.path, "finetuned", out, force=force)
     seed = ticket.info.seed if seed is None else seed
     fabric = open_fabric(runtime)
     with only_first_speaks(fabric) as nowhere:
@@ -82,7 +84,7 @@ def _trained_text(data: Mapping[str, Any]) -> str:
 
 
 def measure(
-    file: Path,
+    file: TicketPath,
     *,
     world: Mapping[str, Any],
     fields: Sequence[str],
@@ -94,7 +96,7 @@ def measure(
     registry = load_plugins(files=plugins)
     given = sort_fields(fields, ("model", "dataset"))
     runtime = validated(Runtime, machine, "machine")
-    ticket = Ticket.load(file)
+    ticket = file.load()
     fabric = open_fabric(runtime)
     with only_first_speaks(fabric):
         bench = rebuild(ticket, registry, world, given, ticket.info.seed, runtime, fabric)
@@ -166,7 +168,7 @@ def beside(file: Path, suffix: str, out: Path | None, *, force: bool) -> Path:
     """Decide where what is made of a ticket goes, and refuse to overwrite anything unasked."""
     name = f"{file.stem}-{suffix}.safetensors"
     target = file.with_name(name) if out is None else out / name if out.is_dir() else out
-    if target.exists() and not force:
+    if os.path.lexists(target) and not force:
         raise OptionError(f"{target} exists; overwrite it with --force, or give another --out")
     if not target.parent.is_dir():
         raise OptionError(f"there is no folder {target.parent} for {target.name}; create it first")

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from gemkit.compaction.tracing import traced
 from gemkit.compose import needs_training
 from gemkit.data.fingerprint import check_same
 from gemkit.environment import environment
-from gemkit.errors import DataError, OptionError
+from gemkit.errors import DataError, OptionError, StorageError
 from gemkit.lean import check_weights
 from gemkit.parts import Observer
 from gemkit.plugins import load_plugins
@@ -114,12 +115,13 @@ def conduct(
 def _say_what_is_unfinished(run_dir: RunDir, name: str) -> None:
     """Note that a run of this name was interrupted, before another one is done instead."""
     former = RunDir(run_dir.path.with_name(name))
-    if former != run_dir and former.is_run() and former.state() == "interrupted":
-        echo(
-            f"note: {former.path} was interrupted, and this is a new run in {run_dir.path}; "
-            f"`gemkit resume {former.path}` would go on with that one",
-            err=True,
-        )
+    with suppress(StorageError):  # an odd file in another run's folder is no concern of this one
+        if former != run_dir and former.is_run() and former.state() == "interrupted":
+            echo(
+                f"note: {former.path} was interrupted, and this is a new run in {run_dir.path}; "
+                f"`gemkit resume {former.path}` would go on with that one",
+                err=True,
+            )
 
 
 def _enter(run_dir: RunDir, job: Job, manner: Manner, bench: Bench) -> None:

@@ -164,7 +164,7 @@ def carry_out(
 ) -> dict[str, Any]:
     """Search, measure, fine-tune, measure; every ticket is on disk as soon as it exists."""
     if keeper.phase == "finetune":
-        ticket = Ticket.load(run_dir.ticket)
+        ticket = Ticket.load(run_dir.ticket, within=run_dir.path)
     else:
         ticket = _search(job, bench, [ladder.listen, *listeners], ladder.add, keeper)
         ticket.save(run_dir.ticket)

@@ -1,8 +1,9 @@
 """TICKET, what many commands work on: a ticket file, or the run that has one."""
 
+import os
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -10,8 +11,30 @@ from gemkit.cli.screen import echo
 from gemkit.cli.sections import Decorator, Function
 from gemkit.errors import TicketError
 
+if TYPE_CHECKING:
+    from gemkit.ticket import Ticket
+
 FOUND = "ticket.safetensors"
 TRAINED = "finetuned.safetensors"
+
+
+class TicketPath(NamedTuple):
+    """Where a ticket file is, and the folder it was found in if only that was typed.
+
+    A user may type the name of a link; a file that is found in a folder may be none.
+    """
+
+    path: Path
+    folder: Path | None = None
+
+    def load(self) -> "Ticket":
+        """Read the ticket."""
+        from gemkit.ticket import Ticket
+
+        return Ticket.load(self.path, within=self.folder)
+
+    def __str__(self) -> str:
+        return str(self.path)
 
 
 def ticket_argument(*names: str) -> Decorator:
@@ -22,7 +45,7 @@ def ticket_argument(*names: str) -> Decorator:
         @wraps(command)
         def with_file(*, file: Path, **values: Any) -> Any:  # noqa: ANN401
             taken = ticket_in(file, *names)
-            if taken != file:
+            if taken.folder:
                 echo(f"note: taking {taken}", err=True)
             return command(file=taken, **values)
 
@@ -31,7 +54,7 @@ def ticket_argument(*names: str) -> Decorator:
     return decorate
 
 
-def ticket_in(path: Path, *names: str) -> Path:
+def ticket_in(path: Path, *names: str) -> TicketPath:
     """Return the first of these files in a folder; whatever is no folder is a file itself."""
     other = "give a ticket file, or the folder of a run; `gemkit runs` lists runs"
     try:
@@ -41,10 +64,10 @@ def ticket_in(path: Path, *names: str) -> Path:
     if not there:
         raise TicketError(f"{path} does not exist; {other}")
     if not path.is_dir():
-        return path
+        return TicketPath(path)
     for name in names:
-        if (path / name).is_file():
-            return path / name
+        if os.path.lexists(path / name):
+            return TicketPath(path / name, path)
     raise TicketError(f"{path} is a folder without {' or '.join(names)}; {_way_out(path) or other}")
 
 

@@ -1,6 +1,5 @@
 """`gemkit finetune`, `eval` and `ticket`: what can be done with a ticket file."""
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -11,7 +10,7 @@ from gemkit.cli.output_options import beside_options
 from gemkit.cli.recipe_options import fields_option, plugin_option
 from gemkit.cli.screen import echo
 from gemkit.cli.sections import SectionedCommand, bundle, option
-from gemkit.cli.ticket_argument import FOUND, TRAINED, ticket_argument
+from gemkit.cli.ticket_argument import FOUND, TRAINED, TicketPath, ticket_argument
 from gemkit.cli.training_options import phase_options, seed_option
 from gemkit.cli.world_options import world_options
 
@@ -72,21 +71,20 @@ def ticket() -> None:
 @ticket.command("show", cls=SectionedCommand)
 @ticket_argument(FOUND)
 @answers_json
-def show_ticket(file: Path) -> Answer:
+def show_ticket(file: TicketPath) -> Answer:
     """Show what a TICKET keeps of every layer, and where it comes from.
 
     Of a RUN it takes what its search found.
     """
     from gemkit.report.tickets import ticket_data, ticket_text
-    from gemkit.ticket import Ticket
 
-    loaded = Ticket.load(file)
+    loaded = file.load()
     return Answer(ticket_data(loaded), ticket_text(loaded))
 
 
 @ticket.command("verify", cls=SectionedCommand)
 @ticket_argument(FOUND)
-def verify_ticket(file: Path) -> None:
+def verify_ticket(file: TicketPath) -> None:
     """Check that a TICKET file is undamaged, and that it asks for nothing out of bounds.
 
     Its recipe, data set and network have to be ones that gemkit can make, and the weights have to

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from gemkit.cli.answers import Answer
 from gemkit.cli.compacting import on_processor
+from gemkit.cli.ticket_argument import TicketPath
 from gemkit.compaction import Compact, compact, save_compact
 from gemkit.compaction.race import Times, race
 from gemkit.compaction.sparse import csr_bytes, sparse_where_faster
@@ -29,7 +30,7 @@ _STEADY = 1.3
 
 
 def measure(
-    file: Path,
+    file: TicketPath,
     *,
     world: Mapping[str, Any],
     fields: Sequence[str],
@@ -41,7 +42,7 @@ def measure(
     """Time the four forms of a ticket's network, and say how large they are."""
     if threads is not None:
         torch.set_num_threads(threads)
-    ticket = Ticket.load(file)
+    ticket = file.load()
     bench = on_processor(ticket, world, fields, plugins)
     images, shape = _images(bench.data.test, batch), bench.data.shape
     small = compact(ticket, bench.model, shape=shape)
@@ -49,7 +50,7 @@ def measure(
     times = race({name: _pass(model, images) for name, model in forms.items()}, turns)
     sizes = {
         "dense": _bytes(forms["dense"]),
-        "masked": file.stat().st_size,
+        "masked": file.path.stat().st_size,
         "compact": _saved(small),
         "sparse": csr_bytes(small.ticket),  # whatever the kernels, it could be stored so
     }

@@ -1,10 +1,9 @@
 """The body of `gemkit ticket verify`."""
 
-from pathlib import Path
-
 from gemkit.cli.choices import dataset_part, model_part
 from gemkit.cli.networks import network_of
 from gemkit.cli.screen import echo
+from gemkit.cli.ticket_argument import TicketPath
 from gemkit.data.fake import Fake
 from gemkit.errors import GemkitError, PluginError, TicketError, UnknownNameError
 from gemkit.plugins import load_plugins
@@ -12,12 +11,12 @@ from gemkit.registry import Registry
 from gemkit.ticket import Ticket
 
 
-def verify(file: Path) -> str:
+def verify(file: TicketPath) -> str:
     """Check a ticket file, and that its recipe, data and network are what gemkit can make.
 
     Nothing is searched, loaded or fetched. Parts of plugins that are not installed are noted.
     """
-    ticket, registry = Ticket.load(file), load_plugins()
+    ticket, registry = file.load(), load_plugins()
     for check in (_check_recipe, _check_dataset, _check_network):
         try:
             check(ticket, registry)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemkit.errors import DataError
+from gemkit.files import open_plain
 
 _PIECE = 2**16
 LARGEST_FILE = 2**30
@@ -32,9 +33,10 @@ def reading(file: Path) -> Iterator[None]:
 
 
 def read_bytes(file: Path, most: int = LARGEST_FILE) -> bytes:
-    """Read a file, unpacking it where its name ends in .gz."""
+    """Read a plain file, unpacking it where its name ends in .gz."""
     try:
-        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
+        with open_plain(file) as plain:
+            stream = gzip.GzipFile(fileobj=plain) if file.suffix == ".gz" else plain
             # In pieces, because room for all that is asked for is made before it is there.
             pieces = iter(lambda: stream.read(_PIECE), b"")
             content = b"".join(islice(pieces, most // _PIECE + 1))

@@ -19,7 +19,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from gemkit.data.listing import Listing
-from gemkit.errors import DataError
+from gemkit.errors import DataError, StorageError
+from gemkit.files import name_of, open_plain
 
 _FORMAT = 2
 """Counts the ways images have been decoded: what an older one wrote is made anew."""
@@ -56,12 +57,12 @@ def fingerprint(listing: Listing, chosen: Sequence[int]) -> str:
 def recall(file: Path, expected: str, count: int) -> Tensor | None:
     """Return the images of a cache file, if it is whole and belongs to what is expected."""
     try:
-        with safe_open(file, framework="pt") as content:
+        with open_plain(file) as plain, safe_open(name_of(plain), framework="pt") as content:
             about = content.metadata() or {}
             if about.get("fingerprint") != expected or "images" not in content.keys():  # noqa: SIM118
                 return None
             images: Tensor = content.get_tensor("images")
-    except (OSError, SafetensorError, ValueError):
+    except (OSError, StorageError, SafetensorError, ValueError):
         return None
     shape = list(images.shape)
     sound = images.dtype == torch.uint8 and len(shape) == 4 and shape[:2] == [count, 3]

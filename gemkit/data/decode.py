@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gemkit.errors import DataError
+from gemkit.errors import DataError, GemkitError
+from gemkit.files import open_plain
 
 FORMATS = {
     **{".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".bmp": "BMP", ".gif": "GIF"},
@@ -67,10 +68,11 @@ def dimensions(file: str) -> tuple[int, int]:
 @contextmanager
 def _opened(file: str) -> Iterator[Any]:
     """Open an image, look at its size before anything is decoded, and name the file in errors."""
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
+    formats = sorted(set(FORMATS.values()))
     try:
-        with Image.open(file, formats=sorted(set(FORMATS.values()))) as image:
+        with open_plain(file) as plain, Image.open(plain, formats=formats) as image:
             width, height = image.size
             if width * height > MOST_PIXELS:
                 raise DataError(
@@ -78,8 +80,13 @@ def _opened(file: str) -> Iterator[Any]:
                     "image may have; make it smaller"
                 )
             yield image
-    except DataError:
+    except GemkitError:
         raise
+    except UnidentifiedImageError as problem:
+        raise DataError(
+            f"{file} is not an image that can be decoded (its format is unknown); replace or "
+            "remove it"
+        ) from problem
     except Exception as problem:  # a damaged file can make a decoder fail in any way
         if isinstance(problem, OSError) and problem.strerror:
             raise DataError(f"cannot read {file}: {problem.strerror}") from problem

@@ -7,7 +7,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from gemkit.errors import ModelError, some
+from gemkit.errors import ModelError, StorageError, some
+from gemkit.files import name_of, open_plain
 from gemkit.models.foreign import first_line
 from gemkit.tensors import Tensors
 
@@ -17,12 +18,15 @@ _WRAPPERS = ("state_dict", "model")
 
 def read_weights(file: Path) -> Tensors:
     """Read a file of named tensors; nothing in it is ever executed."""
-    if not file.is_file():
+    if not file.exists():
         raise ModelError(f"there is no file {file} to take weights from")
     try:
-        if file.suffix == ".safetensors":
-            return load_file(file)
-        found: object = torch.load(file, map_location="cpu", weights_only=True)
+        with open_plain(file) as plain:
+            if file.suffix == ".safetensors":
+                return load_file(name_of(plain))
+            found: object = torch.load(plain, map_location="cpu", weights_only=True)
+    except StorageError:
+        raise
     except Exception as error:  # damaged files fail in many ways
         raise ModelError(
             f"no weights can be read from {file}, which is damaged or holds more than tensors "

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemkit.errors import GemkitError
+from gemkit.files import put
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,5 +48,7 @@ def save(figure: "Figure", folder: Path, stem: str, origin: str = "") -> list[Pa
     for kind, metadata in _METADATA.items():
         told = {**metadata, "Description": origin} if origin else metadata
         files.append(folder / f"{stem}.{kind}")
-        figure.savefig(files[-1], format=kind, dpi=150, metadata=told)
+        drawn = BytesIO()
+        figure.savefig(drawn, format=kind, dpi=150, metadata=told)
+        put(drawn.getvalue(), files[-1])
     return files

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from gemkit.errors import GemkitError, OptionError
+from gemkit.files import open_plain
 from gemkit.report.counting import counted
 
 Row = dict[str, Any]
@@ -29,7 +30,7 @@ class Ledger:
     def rows(self) -> list[Row]:
         """Read every result; a last line that was cut off while it was written is no result."""
         try:
-            text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
+            text = self._content().decode()
         except (OSError, ValueError) as error:
             raise OptionError(f"{self.path} is no ledger ({error}); name another file") from error
         *lines, rest = text.split("\n")
@@ -77,7 +78,7 @@ class Ledger:
         there = self.path.exists()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.open("a", encoding="utf-8").close()
+            open_plain(self.path, "ab").close()
         except OSError as error:
             raise OptionError(
                 f"cannot write results to {self.path}: {error.strerror}; name another file"
@@ -92,8 +93,8 @@ class Ledger:
         """Add one result."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._drop_cut_line()
-        with self.path.open("a", encoding="utf-8") as file:
-            print(json.dumps(row, allow_nan=False), file=file)
+        with open_plain(self.path, "ab") as file:
+            file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
 
     def missing(self, planned: Iterable[Row]) -> list[Row]:
         """List what is planned and not there."""
@@ -120,11 +121,19 @@ class Ledger:
         return row
 
     def _drop_cut_line(self) -> None:
-        """Take away what an interrupted process left of its last line."""
-        if self.path.exists():
-            whole, _, rest = self.path.read_bytes().rpartition(b"\n")
-            if rest:
-                self.path.write_bytes(whole + b"\n" if whole else b"")
+        """Remove what an interrupted process left of its last line."""
+        content = self._content()
+        if rest := len(content) - (content.rfind(b"\n") + 1):
+            with open_plain(self.path, "r+b") as file:
+                file.truncate(len(content) - rest)
+
+    def _content(self) -> bytes:
+        """Read the file, if it is there."""
+        try:
+            with open_plain(self.path) as file:
+                return file.read()
+        except (FileNotFoundError, NotADirectoryError):
+            return b""
 
 
 def _one_thread() -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from gemkit.errors import OptionError
+from gemkit.files import read
 
 
 def write_results(page: Path, name: str, text: str) -> None:
@@ -28,6 +29,6 @@ def with_results(page: str, name: str, text: str) -> str:
 
 def _text(page: Path) -> str:
     try:
-        return page.read_text(encoding="utf-8")
+        return read(page).decode()
     except (OSError, ValueError) as error:
         raise OptionError(f"page {page} cannot be read: {error}") from error

@@ -21,14 +21,16 @@ def runs_data(folder: Path) -> list[dict[str, Any]]:
 
 def _described(run: RunDir) -> dict[str, Any]:
     """Tell what is known of a run; one whose files cannot be read says why."""
-    known: dict[str, Any] = {"run": str(run.path), "state": run.state()}
     try:
-        config, result = run.config(), run.result() or {}
+        run.check_plain()
+        state, config, result = run.state(), run.config(), run.result() or {}
+        last, epoch = last_line(run.metrics), last_line(run.metrics, having="epoch")
     except GemkitError as error:
-        return known | {"state": "unreadable", "problem": str(error)}
-    last, epoch = last_line(run.metrics), last_line(run.metrics, having="epoch")
+        return {"run": str(run.path), "state": "unreadable", "problem": str(error)}
     recipe = config.get("recipe")
-    return known | {
+    return {
+        "run": str(run.path),
+        "state": state,
         "pruner": _word(recipe.get("pruner")) if isinstance(recipe, dict) else None,
         "density": _number(result.get("density", config.get("density"))),
         "accuracy_before": _number(result.get("accuracy_before")),
