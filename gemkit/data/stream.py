@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import tee
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -18,6 +17,7 @@ from gemkit.data.decode import decoded
 from gemkit.data.order import Epoch, Turn
 from gemkit.data.source import Pair, finished, scale_and_shift
 from gemkit.errors import DataError
+from gemkit.files import open_plain
 
 _CPU = torch.device("cpu")
 _SAMPLE = 256
@@ -115,7 +115,7 @@ def files_digest(files: Sequence[str]) -> str:
             line = f"{file[root:]}\0{status.st_size}\0"
             sha.update(line.encode("utf-8", "surrogateescape"))
             if number in sample:
-                with Path(file).open("rb") as content:
+                with open_plain(file) as content:
                     sha.update(content.read(_MOST_READ))
         except OSError as problem:
             raise DataError(f"cannot read {file}: {problem.strerror}") from problem
