@@ -275,7 +275,7 @@ def test_a_network_of_ten_thousand_weights_has_a_ticket(ticket, tmp_path):
         ticket.info.model_dump(mode="json"),
     )
     ticket_file.write(content, tmp_path / "t.safetensors")
-    with opened(tmp_path / "t.safetensors") as file:
+    with (tmp_path / "t.safetensors").open("rb") as plain, opened(plain) as file:
         assert len(file.keys()) == 20_000
 
 
