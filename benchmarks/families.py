@@ -62,7 +62,6 @@ FAMILIES = IN_CI | {
     "swin_tiny_patch4_window7_224": 56,
     "swinv2_cr_tiny_224": 64,
     "tiny_vit_5m_224": 64,
-    "efficientformer_l1": 64,
     "fastvit_t8": 64,
     "edgenext_xx_small": 64,
     "mobilevit_xxs": 64,
@@ -75,7 +74,6 @@ FAMILIES = IN_CI | {
     "vgg11": 32,
     "dla46x_c": 64,
     "cs3darknet_focus_s": 64,
-    "halonet_h1": 128,
     "sequencer2d_s": 64,
 }
 

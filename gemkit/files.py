@@ -110,10 +110,7 @@ def _explained(
 
 def _refusal(path: Path | str, mode: int, wanted: str) -> StorageError:
     kind = _KINDS.get(stat.S_IFMT(mode), "something else")
-    return StorageError(
-        f"{path} is {kind}, not {wanted}; it was left alone: remove it, or put {wanted} in its "
-        "place"
-    )
+    return StorageError(f"{path} is {kind}, not {wanted}; it was left alone: use {wanted} instead")
 
 
 def name_of(file: BinaryIO) -> str:
@@ -169,6 +166,8 @@ def names(folder: Path, *, within: Path | None = None) -> list[str]:
     try:
         with open_folder(folder, within) as handle, os.scandir(handle) as entries:
             for entry in entries:
+                if entry.name.startswith(".#"):
+                    continue  # a lock that editors make, which nothing here opens
                 with suppress(FileNotFoundError):  # it was renamed or removed just now
                     mode = entry.stat(follow_symlinks=False).st_mode
                     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):

@@ -17,6 +17,8 @@ from gemkit.recipe import Recipe
 from gemkit.signal import Signal, trace
 from gemkit.tensors import Tensors, kept
 
+_FEWEST = 64
+"""Images to look at, at least: with a few, units that are off for all of them are no rarity."""
 _CONTINUE = 'continue anyway: on_collapse="warn" or "keep-one" (--on-collapse warn or keep-one)'
 
 
@@ -49,7 +51,8 @@ class Guard:
         self._start = self._trace()
         scores = self.recipe.scores
         early = isinstance(scores, LearnedScores) or any(freeze.step == 0 for freeze in freezes)
-        fatal = scores.needs_signal and early and self.plan.on_no_signal == "error"
+        resumed = self.phase.keeper.phase is not None  # it was checked when it began
+        fatal = scores.needs_signal and early and self.plan.on_no_signal == "error" and not resumed
         if fatal and (self._start.dead or self._start.constant):
             raise SignalError(self._no_signal())
         for sentence in self._start.sentences(len(self.net.parameters)):
@@ -75,7 +78,8 @@ class Guard:
         if now.constant and not self._start.constant:
             self._collapse(step, (), "the output of the network is the same for every image")
         elif lost:
-            self._collapse(step, lost, f"{some(lost, 3)} no longer get any gradient")
+            verb = "gets" if len(lost) == 1 else "get"
+            self._collapse(step, lost, f"{some(lost, 3)} no longer {verb} any gradient")
 
     def refuse_empty(self, step: int, mask: Tensors) -> None:
         """Stop, whatever the policy, when nothing is kept at all: no gradient can bring it back."""
@@ -88,19 +92,27 @@ class Guard:
     def _trace(self) -> Signal:
         """Pass one batch of training images through the network as it is now."""
         data, seed = self.phase.data.train, self.phase.seed
-        batch, *_ = draw(data, Wanted(1), self.plan.batch_size, seed=seed, turn=0)
+        size = max(_FEWEST, self.plan.batch_size)
+        batch, *_ = draw(data, Wanted(1), size, seed=seed, turn=0)
         return trace(self.net.model, list(self.net.parameters), batch)
 
     def _no_signal(self) -> str:
         """Say why a search would mean nothing, and what to do about it."""
-        found = "; ".join(self._start.sentences(len(self.net.parameters)))
-        ways = ["search anyway with --on-no-signal warn (Plan(on_no_signal='warn'))"]
-        if self._start.dead:
-            ways.insert(0, "keep these layers out of pruning with requires_grad_(False)")
+        layers = len(self.net.parameters)
+        found = "; ".join(self._start.sentences(layers))
+        ways = ["search anyway with --on-no-signal warn (plan=Plan(on_no_signal='warn'))"]
         cause = ""
         if causes := list(changes(self.net.model, frozen=True)):
             cause = f", because of {describe(causes)}"
-            ways.insert(0, "prepare the network: prepare=True in Python, -o model.prepare=true")
+            ways = [
+                "prepare the network with prepare=True in Python or -o model.prepare=true, which "
+                "leaves loaded weights alone",
+                "freeze these layers with requires_grad_(False), so that they are neither pruned "
+                "nor trained",
+                *ways,
+            ]
+        elif len(self._start.dead) == layers:
+            ways.insert(0, "look whether images and labels differ")
         return (
             f"scores '{self.recipe.scores.name}' would say nothing about this network at "
             f"initialization: {found}{cause}; {', or '.join(ways)}"

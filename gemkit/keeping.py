@@ -16,7 +16,12 @@ SHARE = 0.01
 
 
 class Keeper:
-    """Keeps nothing: what a phase has that nobody wants to resume."""
+    """Saves nothing, for phases that are not resumed."""
+
+    @property
+    def phase(self) -> str | None:
+        """The phase in which the run was saved, if it was."""
+        return None
 
     def begin(self, phase: str, fabric: Fabric, parts: Mapping[str, Stateful]) -> None:
         """Bring the parts of a phase, freshly made, to where the phase was when it was saved."""

@@ -167,7 +167,8 @@ def lab_for(
     return Lab(
         recipe=registry.recipe(info.recipe),
         density=info.density_target,
-        plan=info.plan,
+        # Tickets from before there was this check have a search to be repeated, too.
+        plan=info.plan.model_copy(update={"on_no_signal": "warn"}),
         data=data,
         build=build,
         registry=registry,

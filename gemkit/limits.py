@@ -18,6 +18,9 @@ MOST_CLASSES = 2**24
 MOST_VALUES = 2**28
 """Numbers in one image, or in all images of a made-up data set (70,000 of 3 × 32 × 32 fit)."""
 
+MOST_PIXELS = 2**22
+"""Numbers in one image for which a network is built on a ticket's word; 3 × 1024 × 1024 fit."""
+
 LARGEST_HEADER = 2**24
 """Bytes in the header of a safetensors file; 10,000 masked weights take 3.5 MB."""
 MOST_TENSORS = 2**16

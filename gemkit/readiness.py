@@ -20,7 +20,10 @@ from gemkit.tensors import generator
 _TINY = 1e-3
 """Weights whose root mean square times √inputs is below this shrink a signal a thousandfold."""
 _SMALL_SCALE = 0.01
-_SCALES = re.compile(r"(gamma|scale|layer_?scale|lambda|ls|res_?scale|res_?weight|gain)_?\w*")
+_SCALES = re.compile(
+    r"(gamma|scale|layer_?scale|lambda|ls|res_?scale|res_?weight|skipinit_gain)"
+    r"(_?\d+|_xca|_attn|_mlp)?"
+)
 """What the scale of a residual branch is called in timm, torchvision and elsewhere."""
 
 
@@ -53,19 +56,16 @@ def _kind(module: nn.Module, name: str, value: Tensor) -> str | None:
     """Name what is wrong with a parameter, if anything is."""
     if name in weights_of(module):
         inputs = value[0].numel() if value.ndim > 1 else 1
-        strength = float(value.double().square().mean().sqrt()) * inputs**0.5
-        return "weight" if strength < _TINY else None
-    low, high = (float(edge) for edge in value.double().aminmax())
-    if name == "weight" and _is_norm(module):
+        rms = float(torch.linalg.vector_norm(value.float())) / value.numel() ** 0.5
+        return "weight" if rms * inputs**0.5 < _TINY else None
+    kind = type(module).__name__.lower()
+    if "response" in kind or "grn" in kind:
+        return None  # a response norm adds to its input, so its scale may be 0
+    low, high = (float(edge) for edge in value.float().aminmax())
+    if name == "weight" and "norm" in kind:
         return "norm scale" if low == high == 0 else None
     is_scale = _SCALES.fullmatch(name) is not None
     return "layer scale" if is_scale and max(abs(low), abs(high)) < _SMALL_SCALE else None
-
-
-def _is_norm(module: nn.Module) -> bool:
-    """Tell norms from other layers; a response norm adds to its input, so its scale may be 0."""
-    kind = type(module).__name__.lower()
-    return "norm" in kind and "response" not in kind
 
 
 @torch.no_grad()

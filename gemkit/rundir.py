@@ -89,9 +89,12 @@ class RunDir:
         return os.path.lexists(self.path / _CONFIG)
 
     def check_plain(self) -> None:
-        """Refuse a folder with links, pipes and the like among the files of its run."""
+        """Refuse links and pipes among the files of a run, and hard links where it appends."""
         for folder in (self.path, self.ladder, self.checkpoints):
             names(folder, within=self.path)
+        for file in (self.path / _LOCK, self.log, self.metrics):
+            with suppress(OSError):  # not there, or a fault that shows when it is used
+                open_plain(file, "r+b", within=self.path).close()
 
     def write_config(self, data: Mapping[str, Any]) -> None:
         """Write what is run; TOML has no null, so unset values must be left out."""

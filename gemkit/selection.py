@@ -108,7 +108,7 @@ def refuse_ties(importance: Tensors, alive: Tensors, chosen: Tensors, in_use: Te
             f"all weights of {some(tied, 3)} that are left are equally important, so position "
             "alone would decide which of them stay; look whether signal reaches these layers "
             "(gemkit.prepare helps where scales or weights are 0), use other scores, or allow it "
-            "with --allow-ties (allow_ties=True)"
+            "with --allow-ties (plan=Plan(allow_ties=True); for select, allow_ties=True)"
         )
 
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gemkit.errors import some
+from gemkit.errors import ModelError, some
 from gemkit.kernels import weights_of
 from gemkit.probe import Batch, in_mode
 from gemkit.tensors import Tensors, call_with, parameters_of, seeded
@@ -40,15 +40,17 @@ class Signal:
 
     def sentences(self, layers: int) -> list[str]:
         """Say what was found, of so many layers."""
-        found = {
-            "take no part in computing the output": self.unused,
-            "get no gradient": self.dead,
-            f"have less than {_FAINT:g} of the largest layer's |w · ∂L/∂w|": self.faint,
-            "see the same input for every image": self.blind,
-        }
+        little = f"less than {_FAINT:g} of the largest layer's |w · ∂L/∂w|"
+        found = [
+            (self.unused, "takes no part", "take no part", "in computing the output"),
+            (self.dead, "gets", "get", "no gradient"),
+            (self.faint, "has", "have", little),
+            (self.blind, "sees", "see", "the same input for every image"),
+        ]
         lines = [
-            f"{len(names)} of {layers} prunable layers {what} ({some(names, 3)})"
-            for what, names in found.items()
+            f"{len(names)} of {layers} prunable layers {one if len(names) == 1 else many} {what} "
+            f"({some(names, 3)})"
+            for names, one, many, what in found
             if names
         ]
         return ["the output is the same for every image", *lines] if self.constant else lines
@@ -73,10 +75,16 @@ def trace(model: nn.Module, names: Sequence[str], batch: Batch) -> Signal:
         _batch_statistics(model),
         _watched(model, parameters, len(images), blind),
     ):
-        output: Tensor = call_with(model, {**state, **buffers, **leaves}, images)
-        found = torch.autograd.grad(
-            F.cross_entropy(output.float(), labels), list(leaves.values()), allow_unused=True
-        )
+        output = call_with(model, {**state, **buffers, **leaves}, images)
+        if not isinstance(output, Tensor):
+            raise ModelError(
+                f"{type(model).__name__} returns something of type {type(output).__name__}, where "
+                "gemkit needs one tensor of logits"
+            )
+        if not output.requires_grad:
+            return Signal(unused=tuple(names))
+        loss = F.cross_entropy(output.float(), labels)
+        found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
     gradients = {name: own for name, own in zip(leaves, found, strict=True) if own is not None}
     moved = {name: bool(own.any()) for name, own in gradients.items()}
     return Signal(
@@ -89,8 +97,13 @@ def trace(model: nn.Module, names: Sequence[str], batch: Batch) -> Signal:
 
 
 def _faint(weights: Tensors, gradients: Tensors) -> tuple[str, ...]:
-    """Name the layers, of those with a gradient, whose |w · ∂L/∂w| is next to zero."""
-    sums = [(own.detach().double() * gradients[name]).abs().sum() for name, own in weights.items()]
+    """Name the layers, of those with a gradient, whose |w · ∂L/∂w| is next to zero.
+
+    The gradients are overwritten, to save memory.
+    """
+    sums = [
+        gradients[name].mul_(own.detach()).abs_().sum().float() for name, own in weights.items()
+    ]
     if not sums:
         return ()
     total = torch.stack(sums).cpu()

@@ -165,7 +165,7 @@ def test_no_command_builds_a_network_much_larger_than_the_ticket(
 
 
 def test_a_network_that_no_memory_holds_is_refused(ticket, gemkit, little_memory):
-    forged(ticket, model={"name": "lenet300"}, shape=[1, 2**14, 2**14])
+    forged(ticket, model={"name": "lenet300"}, shape=[1, 2**11, 2**11])
     refused(gemkit("ticket", "verify", "t.safetensors"), "the network it names has many more")
 
 

@@ -11,8 +11,9 @@ from torch import nn
 from benchmarks import families
 from gemkit import Plan, load_plugins, prepare, prunable_names, search
 from gemkit.cli.choices import model_for
-from gemkit.errors import CollapseError, SignalError
+from gemkit.errors import CollapseError, ModelError, SignalError
 from gemkit.events import Collapsed, Noted
+from gemkit.keeping import Keeper
 from gemkit.models.custom import model_data
 from gemkit.readiness import changes
 from gemkit.report.pages import with_results
@@ -95,7 +96,7 @@ def test_a_norm_of_scale_zero_leaves_a_layer_without_gradient():
     found = found_in(residual(Block))
     assert found.dead == ("1.conv.weight",)
     assert not found.constant
-    assert "1 of 3 prunable layers get no gradient ('1.conv.weight')" in found.sentences(3)
+    assert "1 of 3 prunable layers gets no gradient ('1.conv.weight')" in found.sentences(3)
 
 
 def test_a_head_of_zeros_makes_the_output_constant():
@@ -397,3 +398,80 @@ def test_the_table_of_families_is_made_of_the_results():
     rows = families.ledger().of(families.planned())
     assert len(rows) == len(families.FAMILIES) >= 40
     assert with_results(page, "families", families.table(rows)) == page
+
+
+# --- awkward networks and old runs ---------------------------------------------------------------
+
+
+class Detached(nn.Module):
+    """A network whose prunable layer never reaches the output."""
+
+    def __init__(self):
+        super().__init__()
+        self.spare, self.bias = nn.Linear(72, 3), nn.Parameter(torch.zeros(3))
+
+    def forward(self, x):
+        return self.bias + x.flatten(1)[:, :3]
+
+
+def test_a_network_that_uses_none_of_its_layers_says_so():
+    assert found_in(Detached()).unused == ("spare.weight",)
+
+
+def test_several_outputs_are_refused_in_a_sentence():
+    class Pair(nn.Linear):
+        def forward(self, x):
+            return super().forward(x.flatten(1)), x
+
+    with pytest.raises(ModelError, match="Pair returns something of type tuple"):
+        found_in(Pair(72, 3))
+
+
+def test_batches_of_one_image_are_looked_at_together():
+    layers = [nn.Flatten(), nn.Linear(72, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)]
+    plan = Plan(epochs=0, batch_size=1)
+    ticket, _ = hunt("magnitude", nn.Sequential(*layers), plan=plan)
+    assert ticket.kept
+
+
+def test_a_search_that_was_saved_is_resumed_whatever_the_check_says(tmp_path):
+    class Saved(Keeper):
+        phase = "search"
+
+    with pytest.raises(SignalError):
+        hunt("gem_miner", residual(Block))
+    assert hunt("gem_miner", residual(Block), keeper=Saved())[0].kept
+
+
+def test_names_that_only_begin_like_a_scale_are_left_alone():
+    class GRN(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gamma = nn.Parameter(torch.zeros(4))
+
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            for name in ("scale_bias", "lstm_h0", "gains_x", "lsx"):
+                setattr(self, name, nn.Parameter(torch.zeros(4)))
+
+    assert list(changes(nn.Sequential(GRN(), Odd()))) == []
+
+
+def test_data_that_never_change_are_named_as_a_reason():
+    data = tiny_data()
+    data.train.images.fill_(0.0)
+    with pytest.raises(SignalError, match="look whether images and labels differ"):
+        search(LIBRARY.recipe("snip"), Blank(), data, density=0.5, plan=PLAN, runtime=CPU)
+
+
+class Blank(nn.Module):
+    """Two layers without biases, which pass no blank image on."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(72, 8, bias=False), nn.Linear(8, 3, bias=False)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.first(x.flatten(1))))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import prod
 from typing import Any
 
 from torch import nn
@@ -10,6 +11,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from gemkit.cli.mishaps import lacks_memory
 from gemkit.errors import ModelError
+from gemkit.limits import MOST_PIXELS
 from gemkit.models.blocks import Shape
 from gemkit.parts import ModelPart
 from gemkit.tensors import total
@@ -25,6 +27,11 @@ def network_of(
     """Build the network for a ticket to fill; unless it was typed, the ticket bounds its size."""
     if typed:
         return model.skeleton(shape, classes)
+    if prod(shape) > MOST_PIXELS:
+        raise ModelError(
+            f"the ticket is for images of {prod(shape):,} values each, and a network for more than "
+            f"{MOST_PIXELS:,} is built only if you name it with --model"
+        )
     own = total(ticket.state)
     too_large = (
         f"the ticket holds {own:,} numbers, and the network it names has many more parameters, so "

@@ -165,7 +165,7 @@ def _check_same_run(folder: Path, config: Mapping[str, Any], job: Job, bench: Be
         known,
         now,
         f"the run in {folder} began with",
-        "nothing was changed there: give those data again, or another --out",
+        "restore them, name the folder they moved to with --data-dir, or start another run",
     )
 
 

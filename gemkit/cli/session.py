@@ -22,7 +22,7 @@ from gemkit.cli.manner import Manner
 from gemkit.cli.mishaps import explained
 from gemkit.cli.progress import progress
 from gemkit.cli.screen import echo
-from gemkit.errors import GemkitError, Stopped
+from gemkit.errors import GemkitError, Stopped, StorageError
 from gemkit.keeping import DiskKeeper
 from gemkit.lab import Lab
 from gemkit.metrics import Log, Metrics
@@ -116,7 +116,7 @@ class Session:
             self.log.say(words)
             raise Stopped(stop.signal, words) from stop
         except Exception as error:
-            with suppress(OSError):  # a full disk must not hide what went wrong
+            with suppress(OSError, StorageError):  # a full disk must not hide what went wrong
                 self.log.say(f"error: {type(error).__name__}: {error}")
                 error.add_note(f"{self.run_dir.path} keeps {', '.join(self.run_dir.contents())}")
             raise
