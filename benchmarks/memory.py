@@ -5,9 +5,9 @@
 Each contender has processes of its own, and their median counts. What a process held after a step
 of a small network does not count, nor what the first two steps leave behind that could be given
 back. A number is four bytes: a plain step with momentum holds at least three of them per parameter
-(the weight, its gradient, its momentum), and Gem-Miner's four and a quarter (the weight under the
-mask, its gradient, its score, the score's momentum, and a byte for the weight's sign), or two and a
-quarter if it is lean, besides what the network computes in between.
+(the weight, its gradient, its momentum), and Gem-Miner's five and a quarter (the weight under the
+mask, its gradient, its score, the score's momentum, the living weights, and a byte of the mask),
+besides what the network computes in between.
 """
 
 import ctypes

@@ -3,7 +3,6 @@
 import ctypes
 import os
 import sys
-from contextlib import suppress
 
 # The names are those of mallopt(3).
 _M_TRIM_THRESHOLD = -1
@@ -30,10 +29,3 @@ def keep_memory() -> bool:
     except (OSError, AttributeError):  # another C library
         return False
     return all([mallopt(_M_MMAP_THRESHOLD, _BLOCK), mallopt(_M_TRIM_THRESHOLD, _LARGEST)])
-
-
-def give_back() -> None:
-    """Let go of memory that was freed and kept, where it is known how."""
-    if sys.platform.startswith("linux"):
-        with suppress(OSError, AttributeError):  # another C library
-            ctypes.CDLL(None).malloc_trim(0)

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 
 from gemkit.errors import FitError
-from gemkit.parts import LearnedScores, Rounding
-from gemkit.plan import Runtime
+from gemkit.parts import LearnedScores
 from gemkit.recipe import Recipe
 from gemkit.wording import number_of
 
@@ -14,12 +13,9 @@ def needs_training(recipe: Recipe) -> bool:
     return isinstance(recipe.scores, LearnedScores) or recipe.schedule.trains
 
 
-def check_fit(recipe: Recipe, *, epochs: int, density: float, runtime: Runtime) -> None:
+def check_fit(recipe: Recipe, *, epochs: int, density: float) -> None:
     """Raise one FitError that lists every misfit of the recipe with itself and with the run."""
-    problems = list(misfits(recipe, epochs=epochs, density=density))
-    if runtime.lean:
-        problems += _lean_misfits(recipe, runtime)
-    if problems:
+    if problems := list(misfits(recipe, epochs=epochs, density=density)):
         lines = "\n".join(f"  - {problem}" for problem in problems)
         raise FitError(f"pruner '{recipe.pruner}': these parts do not fit together\n{lines}")
 
@@ -66,29 +62,6 @@ def misfits(recipe: Recipe, *, epochs: int, density: float) -> Iterator[str]:
                 f"schedule '{recipe.schedule.name}' never freezes in {number_of(epochs, 'epoch')}, "
                 "so nothing would be pruned; train longer, or use another schedule"
             )
-
-
-def _lean_misfits(recipe: Recipe, runtime: Runtime) -> Iterator[str]:
-    """Yield what keeps scores from moving layer by layer within the backward pass."""
-    scores, rounding, regularizer = recipe.scores, recipe.rounding, recipe.regularizer
-    without = "or search without --lean (in Python, lean=False)"
-    if not isinstance(scores, LearnedScores):
-        yield f"scores '{scores.name}' are not learned, so --lean (lean=True) would save nothing"
-        return
-    if rounding.scope != "element" or type(rounding).slope is not Rounding.slope:
-        yield (
-            f"rounding '{rounding.name}' does not round every score by itself, which a lean search "
-            f"needs; use 'threshold', {without}"
-        )
-    if regularizer.scope == "network":
-        yield (
-            f"regularizer '{regularizer.name}' looks at all layers at once, which a lean search "
-            f"cannot; use 'l2' or 'l1', {without}"
-        )
-    if runtime.compile:
-        yield f"a compiled network cannot hide its weights; leave out --compile, {without}"
-    if runtime.devices > 1:
-        yield f"several devices average gradients before scores move; use one, {without}"
 
 
 def _rewind_misfits(recipe: Recipe, first: int) -> Iterator[str]:

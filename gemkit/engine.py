@@ -18,7 +18,6 @@ from gemkit.events import Noted
 from gemkit.freezing import Freezer
 from gemkit.guard import Guard
 from gemkit.keeping import Keeper
-from gemkit.lean import LARGE, LeanNet
 from gemkit.limits import check_seed
 from gemkit.masking import MaskedNet
 from gemkit.outputs import check_labels
@@ -27,7 +26,6 @@ from gemkit.phase import Listener, Phase, Training
 from gemkit.plan import Plan, Runtime
 from gemkit.recipe import Recipe
 from gemkit.rewinding import Rewinder, laps
-from gemkit.scored import ScoredNet
 from gemkit.tensors import (
     Tensors,
     budget,
@@ -52,10 +50,6 @@ _NO_TIME_LEFT = (
 _NOT_PRUNED = (
     "frozen weights (requires_grad=False) are not pruned: {}; to prune them too, unfreeze them in "
     "the model, or search from Python with prune_frozen=True"
-)
-_TOO_SMALL = (
-    f"being lean saves nothing here, because no layer has {LARGE:,} weights or more that differ in "
-    "their signs alone"
 )
 
 
@@ -87,8 +81,7 @@ def search(
     phase = Phase("search", data, seed, runtime or Runtime(), observers, fabric, keeper)
     plan = search_plan(recipe, plan or Plan(), data)
     target = recipe.density or density
-    machine = phase.runtime.model_copy(update={"devices": phase.fabric.world_size})
-    check_fit(recipe, epochs=plan.epochs, density=target, runtime=machine)
+    check_fit(recipe, epochs=plan.epochs, density=target)
     with seeded(seed, phase.fabric.device):
         net = _prepare(_aimed(recipe, target), model, phase, prune_frozen)
         _refuse_empty(target, net)
@@ -100,10 +93,9 @@ def search(
         trainer = Trainer(net, plan, phase.fabric, phase.runtime)
         freezer = Freezer(recipe, trainer, phase, guard)
         ways = laps(recipe.rewind, freezes, plan.epochs * per_epoch, per_epoch)
-        if isinstance(net, ScoredNet) and not ways[-1]:
+        learns = isinstance(recipe.scores, LearnedScores)
+        if learns and not ways[-1]:
             phase.tell(Noted(_NO_TIME_LEFT))
-        if isinstance(net, LeanNet) and not net.folds:
-            phase.tell(Noted(_TOO_SMALL))
         if not prune_frozen and (left := frozen_names(model)):
             phase.tell(Noted(_NOT_PRUNED.format(some(left, most=3))))
         training = Training(phase, trainer, ways)
@@ -114,7 +106,7 @@ def search(
             training.until(step)
             freezer.freeze(training.steps, aim)
             rewinder.go_back()
-            if on_ticket and recipe.schedule.trains and not isinstance(net, ScoredNet):
+            if on_ticket and recipe.schedule.trains and not learns:
                 rung = _ticket(recipe, training, freezer, net.mask, aim, prune_frozen)
                 done = freezes[: len(freezer.history)]
                 on_ticket(rung.with_info(partway=not _ends_with(done, recipe, training)))
@@ -229,8 +221,7 @@ def _prepare(recipe: Recipe, model: nn.Module, phase: Phase, prune_frozen: bool)
     check_labels(own, phase.data)
     own = place(own, phase.fabric, phase.runtime)
     if isinstance(recipe.scores, LearnedScores):
-        kind = LeanNet if phase.runtime.lean else ScoredNet
-        return kind(own, names, recipe, generator(phase.seed, "scores"))
+        return MaskedNet.learning(own, names, recipe, generator(phase.seed, "scores"))
     return MaskedNet(own, names)
 
 

@@ -15,7 +15,6 @@ from gemkit.parts import Scores
 from gemkit.phase import Phase
 from gemkit.probe import Probe
 from gemkit.recipe import Recipe
-from gemkit.scored import ScoredNet
 from gemkit.selection import keep_top, refuse_ties
 from gemkit.stateful import State, random_state
 from gemkit.tensors import Tensors, budget, generator, kept, seeded, total
@@ -170,7 +169,7 @@ class Freezer:
             limit = budget(total(mask), density)
             mask = keep_one(mask, self._importance(density), self.net.alive, limit)
         self.guard.refuse_empty(step, mask)
-        self.net.wear_(mask)
+        self.net.apply_mask_(mask)
         self.guard.check_paths(step, mask, for_good=True)
         self.guard.check_gradients(step)
         return mask
@@ -186,7 +185,7 @@ class Freezer:
     def _chosen_mask(self, density: float) -> Tensors:
         """Return the mask that `finalize` names, or what an inverted selection keeps."""
         net, recipe = self.net, self.recipe
-        if recipe.invert and isinstance(net, ScoredNet) and recipe.rounding.spends_budget:
+        if recipe.invert and recipe.rounding.spends_budget:
             return keep_top(self._importance(density), net.alive, net.shares)
         return net.alive if recipe.invert or recipe.finalize == "alive" else net.mask
 
@@ -209,7 +208,7 @@ class Freezer:
             alive={name: mask.clone() for name, mask in self.net.alive.items()},
             batches=batches,
             rng=self._rng,
-            scores=self.net.raw_scores if isinstance(self.net, ScoredNet) else {},
+            scores=self.net.scores,
             shape=self.phase.data.shape,
             density=density,
         )

@@ -11,15 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from gemkit.errors import TrainingError
-from gemkit.lean import NOT_LEAN, LeanNet
 from gemkit.masking import MaskedNet
-from gemkit.scored import ScoredNet
 
 _WAY_OUT = (
     "lower the learning rate (now {lr:g}), check the data for values that are not finite, or leave "
     "such steps out with --on-nan skip"
 )
-_ALL_FINE = "all layers put out finite values"
 
 
 class Health:
@@ -46,11 +43,6 @@ class Health:
     def explain(self, loss: Tensor, step: int, images: Tensor, lr: float) -> TrainingError:
         """Trace a loss that is not finite to where it comes from."""
         where = trace(self.net, images, self._meant)
-        if where == _ALL_FINE and isinstance(self.net, LeanNet):
-            return TrainingError(
-                f"the loss of step {step} is {loss.item()}, though {_ALL_FINE}: the network seems "
-                f"to use a weight outside of its layer, where a lean search hides it; {NOT_LEAN}"
-            )
         return diverged(step, f"the loss is {loss.item()}; {where}", lr)
 
     def check(self, step: int, lr: float) -> None:
@@ -72,9 +64,8 @@ def unfinite(net: MaskedNet, meant: Container[str] = ()) -> str | None:
 
     This takes one look at the device.
     """
-    scores = net.raw_scores if isinstance(net, ScoredNet) else {}
     kinds: Mapping[str, Mapping[str, Tensor]] = {
-        "scores": scores,
+        "scores": net.scores,
         "parameters": dict(net.model.named_parameters()),
         "statistics": {
             name: buffer for name, buffer in net.model.named_buffers() if name not in meant
@@ -100,7 +91,7 @@ def trace(net: MaskedNet, images: Tensor, meant: Container[str] = ()) -> str:
         net.model(images)
     if found:
         return f"layer '{found[0]}' is the first to put out values that are not finite"
-    return _ALL_FINE
+    return "all layers put out finite values"
 
 
 @contextmanager

@@ -9,9 +9,9 @@ kind's hook (see `gemkit.hookspecs`).
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 from pydantic import BaseModel, ConfigDict
@@ -87,15 +87,15 @@ class LearnedScores(Scores):
         """Draw the first scores, on the CPU, one tensor per weight and of its shape."""
 
     @abstractmethod
-    def view(self, score: Tensor) -> Tensor:
-        """Turn a layer's raw scores into what is ranked and rounded, element by element."""
+    def view(self, scores: Tensors) -> Tensors:
+        """Turn raw scores into what is ranked and rounded, element by element."""
 
     @abstractmethod
-    def slope(self, score: Tensor) -> Tensor | None:
+    def slope(self, scores: Tensors) -> Tensors | None:
         """Return the derivative of `view`, element by element, or None where it is 1 everywhere."""
 
     @abstractmethod
-    def project_(self, score: Tensor) -> None:
+    def project_(self, scores: Tensors) -> None:
         """Bring scores back, in place and element by element, to where they are allowed to be."""
 
     def default_lr(self, steps: int) -> float:
@@ -108,7 +108,7 @@ class LearnedScores(Scores):
 
     def importance(self, probe: Probe) -> Tensors:
         """Rank the weights by the learned scores."""
-        return {name: self.view(score) for name, score in probe.scores.items()}
+        return self.view(probe.scores)
 
 
 class Rounding(Part):
@@ -116,33 +116,24 @@ class Rounding(Part):
 
     spends_budget: ClassVar[bool] = False
     """Whether the mask itself keeps just the budget, so that nothing needs to be frozen."""
-    ranks: ClassVar[bool] = False
-    """Whether its masks are always `keep_top(view, alive, shares)`, so that gemkit may find them
-    while it writes the weights, which is much cheaper, instead of asking for them."""
     needs_unit_interval: ClassVar[bool] = False
     """Whether the scores must lie in [0, 1]."""
     takes_measured: ClassVar[bool] = False
     """Whether it works without learned scores."""
-    scope: ClassVar[Literal["element", "layer", "share", "network"]] = "network"
-    """How far a mask looks: at each score alone, at its layer, at all that share a budget, at all.
-
-    With `layer` and `share`, `masks` is asked for these layers alone, as soon as their scores have
-    moved, and in no certain order; so only with `network` may it draw random numbers. With
-    `element` it is asked for pieces of a layer, which are flat and come without shares.
-    """
 
     @abstractmethod
-    def masks(
-        self, view: Tensors, alive: Tensors, shares: Shares, rng: torch.Generator
-    ) -> Iterable[tuple[str, Tensor]]:
-        """Give the name and mask (0 and 1, of any type) of every layer of `view`, in order.
+    def masks(self, view: Tensors, alive: Tensors, shares: Shares, rng: torch.Generator) -> Tensors:
+        """Return a mask for every layer of `view`, in order: 0 and 1, or booleans.
 
-        `shares` are those that lie within these layers. What is not alive is cut off by the
-        caller. Making masks one at a time keeps memory low.
+        Called in every step. The caller cuts off what is not alive. Masks of the type of the
+        scores, made by `torch._foreach_` functions, take the fewest kernels.
         """
 
-    def slope(self, view: Tensor, mask: Tensor) -> Tensor | None:
-        """Return d mask / d view element by element; None passes gradients straight through."""
+    def slope(self, view: Tensors, masks: Tensors) -> Tensors | None:
+        """Return d mask / d view element by element; None passes gradients straight through.
+
+        `masks` are those of the forward pass.
+        """
         return None
 
 
@@ -193,13 +184,6 @@ class FreezeSchedule(Part):
 
 class Regularizer(Part):
     """A penalty on learned scores, added to the loss."""
-
-    scope: ClassVar[Literal["element", "layer", "network"]] = "network"
-    """How far the pull on a score looks: at this score alone, at its layer, or at all of them.
-
-    With `layer`, each layer's gradient is asked for alone;
-    with `element` in pieces, which are flat.
-    """
 
     def towards(self, density: float) -> Regularizer:
         """Return the penalty for a search of this density; override where it makes a difference."""

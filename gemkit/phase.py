@@ -115,8 +115,6 @@ class Training:
                 self.phase.tell(Noted(f"step {self.steps} was left out: its loss is not finite"))
             self.phase.tell(StepEnded(self.phase.name, self.steps))
             ends = self.clock % self.steps_per_epoch == 0
-            if ends or self.clock == step:
-                self.trainer.net.settle_()
             if ends:
                 self._end_epoch(lr)
             self.phase.keeper.look(epoch_ended=ends)

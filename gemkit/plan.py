@@ -3,8 +3,9 @@
 import math
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from gemkit.errors import OptionError
 from gemkit.limits import MOST_EPOCHS
 
 
@@ -97,9 +98,8 @@ class Runtime(BaseModel):
     precision: Literal["32", "bf16", "64"] = Field(
         default="32", description="bf16 computes in mixed precision; scores stay in float32"
     )
-    compile: bool = Field(default=False, description="compile the network with torch.compile")
-    lean: bool = Field(
-        default=False, description="learn scores in the memory of plain training's steps"
+    compile: bool = Field(
+        default=False, description="compile the network and the update with torch.compile"
     )
     compact: bool = Field(
         default=False, description="fine-tune without the channels that a ticket has no use for"
@@ -107,3 +107,16 @@ class Runtime(BaseModel):
     channels_last: bool = Field(
         default=True, description="lay images out as CPUs and tensor cores like convolutions best"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_lean(cls, data: object) -> object:
+        """Refuse a setting that no longer exists, unless it is off."""
+        if isinstance(data, dict) and "lean" in data:
+            if data["lean"]:
+                raise OptionError(
+                    "lean searches were removed (docs/decisions/0013-one-update.md says why); "
+                    "leave out --lean (in Python, lean=True): the ticket is the same"
+                )
+            return {name: value for name, value in data.items() if name != "lean"}
+        return data

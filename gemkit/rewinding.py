@@ -62,4 +62,4 @@ class Rewinder:
         if self.rewind.clock is not None:
             self.training.set_clock(steps_in(self.rewind.clock, self.training.steps_per_epoch))
         if self.rewind.happens:
-            trainer.optimizer.state.clear()
+            trainer.forget_()

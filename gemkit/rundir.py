@@ -104,7 +104,10 @@ class RunDir:
         """Read what is run."""
         file = self.path / _CONFIG
         try:
-            return tomllib.loads(read(file, LARGEST_CONFIG, within=self.path).decode())
+            config = tomllib.loads(read(file, LARGEST_CONFIG, within=self.path).decode())
+            if isinstance(runtime := config.get("runtime"), dict):
+                runtime.pop("lean", None)  # older versions wrote it down
+            return config
         except FileNotFoundError as error:
             raise OptionError(
                 f"{self.path} is no run: there is no {_CONFIG}; start one with `gemkit run --out "
@@ -238,18 +241,18 @@ def _json(file: Path) -> object:
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any], path: str = "") -> list[str]:
     """Say which settings two configurations do not share."""
+
+    def show(value: object) -> str:
+        return "not set" if value is None else repr(value)
+
     found = []
     for name in dict.fromkeys([*there, *here]):
         one, other = there.get(name), here.get(name)
         if isinstance(one, Mapping) and isinstance(other, Mapping):
             found += differences(one, other, f"{path}{name}.")
         elif one != other:
-            found.append(f"{path}{name} is {_shown(one)} there and {_shown(other)} here")
+            found.append(f"{path}{name} is {show(one)} there and {show(other)} here")
     return found
-
-
-def _shown(value: object) -> str:
-    return "not set" if value is None else repr(value)
 
 
 def check_free(folder: Path) -> None:

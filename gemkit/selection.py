@@ -4,12 +4,13 @@ Nothing is kept by comparing with a threshold alone: ties would then be kept, or
 together. Weights are ranked by importance, highest first, and among equals by position.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial, reduce
 from heapq import heapify, heappop, heappush
 from itertools import chain
 from math import inf
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -34,9 +35,19 @@ in exactly one group; the order of the names in a group decides ties between lay
 """
 
 
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def _never_traced(function: Function) -> Function:
+    """Keep torch.compile out: counts are plain numbers here, and change at every freeze."""
+    disable: Any = torch.compiler.disable  # torch gives it no type
+    return cast(Function, disable(function))
+
+
 # --- which weights -------------------------------------------------------------------------------
 
 
+@_never_traced
 @torch.no_grad()
 def keep_top(importance: Tensors, alive: Tensors, shares: Shares) -> Tensors:
     """Keep the most important living weights of each group: boolean masks with exact counts.
@@ -58,6 +69,7 @@ def keep_top(importance: Tensors, alive: Tensors, shares: Shares) -> Tensors:
     return {name: masks[name] for name in importance}
 
 
+@_never_traced
 @torch.no_grad()
 def keep_top_blindly(importance: Tensors, alive: Tensors, shares: Shares) -> Tensors:
     """Keep what `keep_top` keeps, without ever looking: nothing here waits for the device.
@@ -67,19 +79,19 @@ def keep_top_blindly(importance: Tensors, alive: Tensors, shares: Shares) -> Ten
     be finite.
     """
     masks: Tensors = {}
+    lowest = next(iter(importance.values())).new_full((), -inf, dtype=torch.float32)
     for group, count in shares.items():
         if count < 0:
             raise ValueError(f"asked to keep {count} weights of {group}")
         living = [alive[name].bool() for name in group]
         ranked = [
-            _rankable(name, importance[name]).masked_fill(~own, -inf)
+            torch.where(own, _rankable(name, importance[name]), lowest).contiguous().view(-1)
             for name, own in zip(group, living, strict=True)
         ]
-        together = torch.cat([layer.reshape(-1) for layer in ranked])
+        together = torch.cat(ranked) if len(ranked) > 1 else ranked[0]
         order = together.sort(descending=True, stable=True).indices
-        chosen = torch.zeros_like(together, dtype=torch.bool)
-        chosen.scatter_(0, order[:count], torch.ones_like(order[:count], dtype=torch.bool))
-        parts = torch.split(chosen, [layer.numel() for layer in ranked])
+        chosen = torch.zeros_like(together, dtype=torch.bool).scatter_(0, order[:count], True)
+        parts = torch.split(chosen, [len(layer) for layer in ranked])
         for name, part, own in zip(group, parts, living, strict=True):
             masks[name] = own & part.view(own.shape)
     return {name: masks[name] for name in importance}

@@ -127,6 +127,28 @@ def call_with(model: nn.Module, tensors: Tensors, *inputs: Tensor) -> Any:  # no
     return functional_call(model, given, inputs, tie_weights=False)
 
 
+def aligned(tensor: Tensor, like: Tensor) -> Tensor:
+    """Return a tensor with the strides of another one of its shape; a copy only where needed.
+
+    torch's `_foreach_` and fused kernels walk through memory. They are slow on tensors that lie
+    there in different orders, and the fused ones on a CPU would even mix up entries.
+    """
+    if tensor.stride() == like.stride():
+        return tensor
+    strides = zip(tensor.shape, tensor.stride(), like.stride(), strict=True)
+    if all(size == 1 or own == other for size, own, other in strides):
+        return tensor.as_strided(like.shape, like.stride())
+    return torch.empty_like(like, dtype=tensor.dtype).copy_(tensor)
+
+
+def all_aligned(tensors: Iterable[Tensor], likes: Iterable[Tensor]) -> list[Tensor]:
+    """Align every tensor with another one."""
+    return [
+        tensor if tensor.stride() == like.stride() else aligned(tensor, like)
+        for tensor, like in zip(tensors, likes, strict=True)
+    ]
+
+
 def total(tensors: Tensors) -> int:
     """Count the entries of all tensors together."""
     return sum(tensor.numel() for tensor in tensors.values())

@@ -19,6 +19,7 @@ from gemkit.data.source import Source
 from gemkit.errors import TrainingError
 from gemkit.health import Health, diverged
 from gemkit.masking import MaskedNet
+from gemkit.optimizers import make_optimizer, set_lr
 from gemkit.plan import Plan, Runtime
 from gemkit.probe import Batch, in_mode
 from gemkit.stateful import State, matching
@@ -120,7 +121,9 @@ class Trainer:
         self._as_parameters = partial(Tensor.to, dtype=dtype, memory_format=layout)
         module = cast(nn.Module, torch.compile(net.model)) if runtime.compile else net.model
         self.module = fabric.setup_module(module, move_to_device=False)
-        self.optimizer = make_optimizer(plan, net.trainable())
+        self.optimizer = make_optimizer(plan, net.trainable(), compiled=runtime.compile)
+        if runtime.compile:
+            net.compile_()
         self.loss = MeanMetric(nan_strategy="disable").to(fabric.device)
         self.number = 0
         alone = fabric.world_size == 1  # where one of several stopped, the others would wait
@@ -133,22 +136,17 @@ class Trainer:
         that takes waiting for the device in every step, and a copy of the model's buffers.
         """
         self.number = number
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
+        set_lr(self.optimizer, lr)
         images, labels = batch
         images = self._as_parameters(images)
         skips = self.plan.on_nan == "skip"
         buffers = self._buffers() if skips else []
-        with self.net.passing(images, self.optimizer):
-            loss = F.cross_entropy(self.module(images), labels)
-            fine = self._is_finite(loss) if skips else self.health.watch(loss, number)
-            if fine:
-                self.fabric.backward(loss)
-                self.net.step(self.optimizer)
-        if fine:
+        loss = F.cross_entropy(self.module(images), labels)
+        if self._is_finite(loss) if skips else self.health.watch(loss, number):
+            self.fabric.backward(loss)
+            self.net.step(self.optimizer)
             self.loss.update(loss.detach())
             return True
-        self.net.settle_()
         if skips:
             self._undo(buffers, number, lr)
             return False
@@ -194,6 +192,14 @@ class Trainer:
         for name, value in matching(state["loss"], self._running_loss()).items():
             setattr(self.loss, name, value)
 
+    @torch.no_grad()
+    def forget_(self) -> None:
+        """Let the optimizer begin again; in place, because a compiled update knows its tensors."""
+        for remembered in self.optimizer.state.values():
+            for value in remembered.values():
+                if isinstance(value, Tensor):
+                    value.zero_()
+
     def _running_loss(self) -> Tensors:
         return cast(Tensors, self.loss.metric_state)
 
@@ -208,33 +214,6 @@ class Trainer:
         if not math.isfinite(mean):
             raise diverged(step, f"the mean loss is {mean}", lr)
         return mean
-
-
-def make_optimizer(plan: Plan, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """Build the update rule, fused where torch offers it for these tensors."""
-    assert plan.lr is not None
-    groups = [{"params": parameters}]  # torch takes no empty list of parameters otherwise
-    fused = all(
-        parameter.device.type in {"cpu", "cuda", "mps"} and parameter.is_floating_point()
-        for parameter in parameters
-    )
-    if plan.optimizer == "sgd":
-        return torch.optim.SGD(
-            groups,
-            lr=plan.lr,
-            momentum=plan.momentum,
-            nesterov=plan.nesterov,
-            weight_decay=plan.weight_decay or 0.0,
-            fused=fused,
-        )
-    rule = torch.optim.Adam if plan.optimizer == "adam" else torch.optim.AdamW
-    return rule(
-        groups,
-        lr=plan.lr,
-        betas=(plan.momentum, 0.999),
-        weight_decay=plan.weight_decay or 0.0,
-        fused=fused,
-    )
 
 
 def endless(

@@ -16,8 +16,7 @@ ROOT = Path(gemkit.__file__).parent
 # A package stands for all its modules that no row names.
 ROWS = [
     ["errors", "events", "wording", "limits", "bounded"],
-    ["tensors", "topk", "kernels", "uses", "files", "stateful", "allocator"],
-    ["pieces", "standing", "wearing"],
+    ["tensors", "topk", "kernels", "packing", "files", "stateful", "allocator"],
     [
         "selection",
         "probe",
@@ -29,7 +28,8 @@ ROWS = [
         "data.__init__",
     ],
     ["collapse", "drawing", "parts", "readiness", "signal"],
-    ["recipe", "masking", "scored", "lean", "plan"],
+    ["recipe", "plan"],
+    ["learned", "update", "masking", "optimizers"],
     [
         "compose",
         "training",

@@ -57,11 +57,7 @@ MISTAKES = {
     "run --pruner imp_long_warm --epochs 2": ["rewind.weights = 2.56 epochs", "leaves nothing"],
     "run --pruner magnitude --schedule iterative": ["'iterative'", "set rewind.clock"],
     "run --pruner imp_long_cold -o rewind.weight=1": ["rewind.weight", "did you mean 'weights'"],
-    "run --lean --pruner snip": ["scores 'snip' are not learned", "would save nothing"],
-    "run --lean --pruner edge_popup": ["rounding 'topk' does not round", "search without --lean"],
-    "run --lean --init kaiming_normal": ["differ in nothing but their signs", "'signed_constant'"],
-    "run --lean --init as_built": ["differ in nothing but their signs", "search without --lean"],
-    "run --lean --compile": ["leave out --compile"],
+    "run --lean": ["lean searches were removed", "leave out --lean", "the ticket is the same"],
     "run --epochs 0": ["needs at least one epoch", "finds no moment to freeze"],
     "run --pruner magnitude --rounding threshold --regularizer l2": [
         "rounding must be 'open', not 'threshold'",

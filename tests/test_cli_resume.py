@@ -155,6 +155,15 @@ def test_a_run_that_is_done_is_not_done_again(gemkit):
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
+@pytest.mark.parametrize("lean", ["true", "false"])
+def test_a_setting_that_no_longer_exists_is_ignored_in_old_files(lean, gemkit):
+    first = answer(gemkit("run", "--pruner", "random", *TINY, "--out", "run", "--json"))
+    config = Path("run/config.toml")
+    config.write_text(config.read_text().replace("[runtime]", f"[runtime]\nlean = {lean}"))
+    for words in (("resume", "run"), ("run", "--pruner", "random", *TINY, "--out", "run")):
+        assert answer(gemkit(*words, "--json")) == first
+
+
 def test_another_configuration_is_refused_and_what_differs_is_said(gemkit):
     gemkit("run", *TINY, "--out", "run")
     before = {path: path.read_bytes() for path in Path("run").iterdir()}

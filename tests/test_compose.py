@@ -5,7 +5,7 @@ from itertools import combinations
 import pytest
 from tiny import CPU, REQUIRED, tiny_data, tiny_net
 
-from gemkit import Plan, Runtime, load_plugins, search
+from gemkit import Plan, load_plugins, search
 from gemkit.compose import check_fit, misfits
 from gemkit.errors import FitError
 from gemkit.parts import FreezeSchedule
@@ -70,7 +70,7 @@ def test_every_rejected_pair_is_rejected_with_sentences_that_name_a_part():
     for key, recipe in PAIRS.items():
         if not fits(recipe):
             with pytest.raises(FitError) as caught:
-                check_fit(recipe, epochs=PLAN.epochs, density=0.5, runtime=Runtime())
+                check_fit(recipe, epochs=PLAN.epochs, density=0.5)
             sentences = str(caught.value).splitlines()[1:]
             assert sentences
             assert all(any(f"'{name}'" in line for name in key) for line in sentences), sentences
@@ -81,7 +81,7 @@ def test_all_misfits_are_told_at_once():
         "gem_miner", parts={"scores": "magnitude"}, options={"schedule.every": 9}
     )
     with pytest.raises(FitError) as caught:
-        check_fit(recipe, epochs=3, density=2.0, runtime=Runtime())
+        check_fit(recipe, epochs=3, density=2.0)
     message = str(caught.value)
     assert message.startswith("pruner 'gem_miner': these parts do not fit together")
     for words in ("density 2.0", "must be 'open'", "regularizer 'l2'", "schedule.every is 9"):

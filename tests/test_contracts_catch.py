@@ -251,45 +251,53 @@ class GlobalScores(UniformScores):
 
 @breaks("a-score-is-seen-by-itself")
 class Centred(UniformScores):
-    def view(self, score):
-        return score - score.reshape(-1)[:1].sum()
+    def view(self, scores):
+        return {name: score - score.reshape(-1)[:1].sum() for name, score in scores.items()}
 
 
 @breaks("a-score-is-seen-by-itself")
 class SeenInPlace(UniformScores):
-    def view(self, score):
-        return score.mul_(0.5)
+    def view(self, scores):
+        return {name: score.mul_(0.5) for name, score in scores.items()}
+
+
+@breaks("a-score-is-seen-by-itself")
+class SeenBackwards(UniformScores):
+    def view(self, scores):
+        return dict(reversed(scores.items()))
 
 
 @breaks("the-slope-is-the-derivative-of-the-view")
 class Sloped(UniformScores):
-    def view(self, score):
-        return score**2
+    def view(self, scores):
+        return {name: score**2 for name, score in scores.items()}
 
 
 @breaks("projecting-twice-is-projecting-once")
 class Shrinking(UniformScores):
-    def project_(self, score):
-        score.mul_(0.5)
+    def project_(self, scores):
+        for score in scores.values():
+            score.mul_(0.5)
 
 
 @breaks("projecting-twice-is-projecting-once")
 class SharedBox(UniformScores):
     """Leaves less room to each score of a larger layer."""
 
-    def project_(self, score):
-        score.clamp_(0, 1 / max(1, score.numel()))
+    def project_(self, scores):
+        for score in scores.values():
+            score.clamp_(0, 1 / max(1, score.numel()))
 
 
 @breaks("projecting-twice-is-projecting-once")
 class Returning(UniformScores):
-    def project_(self, score):
-        return score.clamp(0, 1)
+    def project_(self, scores):
+        return {name: score.clamp(0, 1) for name, score in scores.items()}
 
 
 @breaks("the-view-stays-in-the-unit-interval")
 class Unbounded(UniformScores):
-    def project_(self, score):
+    def project_(self, scores):
         pass
 
 
@@ -305,13 +313,19 @@ class Slow(UniformScores):
 @breaks("masks-are-zeros-and-ones")
 class Soft(Threshold):
     def masks(self, view, alive, shares, rng):
-        return view.items()
+        return view
+
+
+@breaks("masks-are-zeros-and-ones")
+class InPairs(Threshold):
+    def masks(self, view, alive, shares, rng):
+        return super().masks(view, alive, shares, rng).items()
 
 
 @breaks("masks-are-zeros-and-ones")
 class Backwards(Threshold):
     def masks(self, view, alive, shares, rng):
-        return reversed(list(super().masks(view, alive, shares, rng)))
+        return dict(reversed(super().masks(view, alive, shares, rng).items()))
 
 
 @breaks("the-same-generator-gives-the-same-masks")
@@ -324,50 +338,19 @@ class UnseededBernoulli(Bernoulli):
 @breaks("rounding-leaves-the-scores-as-they-were")
 class RoundsInPlace(Threshold):
     def masks(self, view, alive, shares, rng):
-        return [(name, score.round_()) for name, score in view.items()]
+        return {name: score.round_() for name, score in view.items()}
 
 
 @breaks("a-rounding-that-spends-the-budget-keeps-just-that")
 class Generous(TopK):
     def masks(self, view, alive, shares, rng):
-        return [(name, torch.ones_like(score)) for name, score in view.items()]
-
-
-@breaks("a-rounding-that-ranks-keeps-the-top")
-class KeepsTheLowest(TopK):
-    def masks(self, view, alive, shares, rng):
-        turned = {name: -score for name, score in view.items()}
-        return super().masks(turned, alive, shares, rng)
+        return {name: torch.ones_like(score) for name, score in view.items()}
 
 
 @breaks("the-slope-is-finite")
 class Steep(Threshold):
-    def slope(self, view, mask):
-        return 1 / (view * (1 - view))
-
-
-@breaks("masks-look-no-further-than-the-scope")
-class BelowTheMean(Threshold):
-    """Claims to look at one layer, and compares with the mean of all."""
-
-    def masks(self, view, alive, shares, rng):
-        means = [score.double().mean().item() for score in view.values() if score.numel()]
-        for name, score in view.items():
-            yield name, score > sum(means) / max(1, len(means))
-
-
-@breaks("masks-look-no-further-than-the-scope")
-class BelowItsMean(Threshold):
-    """Claims to look at one score, and compares with the mean of its layer."""
-
-    def masks(self, view, alive, shares, rng):
-        for name, score in view.items():
-            yield name, score > score.mean()
-
-
-@breaks("masks-look-no-further-than-the-scope")
-class DrawsAlone(Bernoulli):
-    scope = "layer"
+    def slope(self, view, masks):
+        return {name: 1 / (seen * (1 - seen)) for name, seen in view.items()}
 
 
 # --- allocations ---------------------------------------------------------------------------------
@@ -522,25 +505,6 @@ class Decaying(L2):
 class Failing(L2):
     def add_gradient_(self, gradients, scores):
         assert all(score.dtype == torch.float64 for score in scores.values())
-
-
-@breaks("a-pull-looks-no-further-than-the-scope")
-class MeanOfLayer(L2):
-    """Claims to look at one score, and divides by the size of its layer."""
-
-    def add_gradient_(self, gradients, scores):
-        for name, score in scores.items():
-            gradients[name] += 2 * score / max(1, score.numel())
-
-
-@breaks("a-pull-looks-no-further-than-the-scope")
-class MeanSquare(L2):
-    """Claims to look at one layer, and divides by the size of all."""
-
-    def add_gradient_(self, gradients, scores):
-        entries = max(1, sum(score.numel() for score in scores.values()))
-        for name, score in scores.items():
-            gradients[name] += 2 * score / entries
 
 
 # --- initializers --------------------------------------------------------------------------------

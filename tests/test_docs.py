@@ -10,7 +10,7 @@ from cli_runs import TINY, commands_in
 from tiny import CPU, tiny_data, tiny_net
 
 import gemkit
-from gemkit import Runtime, load_plugins
+from gemkit import load_plugins
 from gemkit.cli.choices import make_recipe
 from gemkit.cli.fields import sort_fields
 from gemkit.cli.job import KINDS
@@ -65,7 +65,7 @@ def test_the_commands_on_the_page_of_pruners_fit():
         fields = sort_fields(given["fields"], KINDS)
         roles = {role: given[role] for role in ROLES}
         recipe = make_recipe(REGISTRY, given["pruner"], None, roles, fields)
-        check_fit(recipe, epochs=given["epochs"], density=given["density"], runtime=Runtime())
+        check_fit(recipe, epochs=given["epochs"], density=given["density"])
 
 
 def test_the_table_of_parts_is_the_registry():

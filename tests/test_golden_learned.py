@@ -11,9 +11,10 @@ from torch import nn
 
 from gemkit import Plan, Runtime, load_plugins
 from gemkit.freezing import freeze
-from gemkit.scored import ScoredNet
+from gemkit.masking import MaskedNet
 from gemkit.tensors import generator, kept, total
 from gemkit.training import Trainer, make_fabric
+from gemkit.update import pull_back_
 
 NAMES = ["conv1.weight", "conv2.weight", "fc.weight"]
 RUNTIME = Runtime(device="cpu", precision="64", channels_last=False)
@@ -49,18 +50,21 @@ def tinyconv(golden):
 
 def scored(golden, recipe, scores, flags=None):
     """A network of the engine's own, put into the golden's state."""
-    net = ScoredNet(tinyconv(golden), NAMES, recipe, generator(0, "scores"))
+    net = MaskedNet.learning(tinyconv(golden), NAMES, recipe, generator(0, "scores"))
     with torch.no_grad():
         for name, value in named(golden, f"in/{scores}").items():
             net.scores[name].copy_(value)
-            recipe.scores.project_(net.scores[name])  # the golden scores start out of bounds
+        recipe.scores.project_(net.scores)  # the golden scores start out of bounds
     net.freeze_(named(golden, f"in/{flags}") if flags else net.alive, net.shares)
     return net
 
 
-def pull_back(net):
-    for name in net.scores:
-        net.pull_back_(name)
+def score_gradients(net):
+    """Turn the gradients that a backward pass has left into those of the scores."""
+    net.learned.take_gradients_(net.parameters)
+    with torch.no_grad():
+        pull_back_(net.learned)
+    return {name: score.grad for name, score in net.learned.parameters.items()}
 
 
 def gem_miner(weight):
@@ -87,8 +91,7 @@ def test_gem_miner_gradients_pass_straight_through_as_in_the_authors_code(golden
     torch.testing.assert_close(logits, golden[f"gm_ste_{case}/logits"], **TOLERANCE)
     torch.testing.assert_close(loss, golden[f"gm_ste_{case}/loss"], **TOLERANCE)
     loss.backward()
-    pull_back(net)
-    gradients = {name: score.grad for name, score in net.scores.items()}
+    gradients = score_gradients(net)
     assert_same(gradients, named(golden, f"gm_ste_{case}/score_grad"))
 
 
@@ -96,7 +99,7 @@ def test_gem_miner_gradients_pass_straight_through_as_in_the_authors_code(golden
 def test_the_l2_penalty_counts_every_score_also_frozen_ones(golden, case):
     recipe = gem_miner(1e-3)
     net = scored(golden, recipe, "gm_scores", "gm_flags" if case == "flags1" else None)
-    penalty = recipe.regularizer.penalty(net.raw_scores)
+    penalty = recipe.regularizer.penalty(net.scores)
     torch.testing.assert_close(penalty, golden[f"gm_ste_{case}/reg_loss"], **TOLERANCE)
 
 
@@ -109,11 +112,11 @@ def test_gem_miner_training_steps_and_freeze_equal_the_authors(golden, case, ste
     trainer.module.train()
     for _ in range(steps):
         trainer.step((golden["in/x"], golden["in/y"]), lr=0.1)
-    assert_same(net.raw_scores, named(golden, f"gm_train{steps}_{case}/scores_after"))
+    assert_same(net.scores, named(golden, f"gm_train{steps}_{case}/scores_after"))
 
     before, after = golden[f"gm_train{steps}_{case}/active_before_after"].tolist()
     assert kept(net.alive) == before
-    freeze(net, recipe, after / total(net.alive), net.raw_scores)
+    freeze(net, recipe, after / total(net.alive), net.scores)
     assert_same(net.alive, named(golden, f"gm_train{steps}_{case}/flag_after_bottomk"))
 
 
@@ -130,15 +133,14 @@ def test_edge_popup_masks_and_gradients_equal_the_authors(golden, ratio):
     logits, loss = loss_of(net, golden)
     torch.testing.assert_close(logits, golden[f"ep_k{ratio}/logits"], **TOLERANCE)
     loss.backward()
-    pull_back(net)
-    gradients = {name: score.grad for name, score in net.scores.items()}
+    gradients = score_gradients(net)
     assert_same(gradients, named(golden, f"ep_k{ratio}/score_grad"))
 
 
 def test_edge_popup_through_a_freeze_keeps_the_exact_total(golden):
     recipe = load_plugins().recipe("edge_popup")
     net = scored(golden, recipe, "ep_scores")
-    freeze(net, recipe, 0.5, net.view)
+    freeze(net, recipe, 0.5, net.learned.view)
     assert_same(net.mask, named(golden, "ep_k0.5/mask"))
 
 
@@ -146,7 +148,9 @@ def test_a_clamp_inside_the_gradient_would_not_pass(golden):
     """The broken version: gradients cut where a score sits at the edge of its box."""
     net = scored(golden, gem_miner(0.0), "gm_scores")
     loss_of(net, golden)[1].backward()
-    pull_back(net)
-    cut = {name: score.grad * ((score > 0) & (score < 1)) for name, score in net.scores.items()}
+    gradients = score_gradients(net)
+    cut = {
+        name: gradients[name] * ((score > 0) & (score < 1)) for name, score in net.scores.items()
+    }
     with pytest.raises(AssertionError):
         assert_same(cut, named(golden, "gm_ste_flags0/score_grad"))

@@ -16,7 +16,6 @@ from gemkit.events import EpochEnded, Noted
 from gemkit.health import Health, unfinite
 from gemkit.keeping import DiskKeeper
 from gemkit.masking import MaskedNet
-from gemkit.scored import ScoredNet
 from gemkit.tensors import prunable_names
 from gemkit.training import Trainer
 
@@ -74,10 +73,10 @@ def test_weights_that_are_not_finite_are_named():
 
 def test_scores_that_are_not_finite_stop_a_search_whose_loss_looks_well(monkeypatch):
     """The mask of a score that is no number is zero, so the loss does not show it."""
-    ruin(monkeypatch, 3, lambda net: net.raw_scores["3.weight"][0, 0, 0].fill_(math.nan))
+    ruin(monkeypatch, 3, lambda net: net.scores["3.weight"][0, 0, 0].fill_(math.nan))
     with pytest.raises(TrainingError, match=r"at step 4: the scores of '3\.weight' are not finite"):
         find("learned", Told())
-    ruin(monkeypatch, 3, lambda net: net.raw_scores["3.weight"][0, 0, 0].fill_(math.nan))
+    ruin(monkeypatch, 3, lambda net: net.scores["3.weight"][0, 0, 0].fill_(math.nan))
     monkeypatch.setattr("gemkit.health.unfinite", lambda net, meant: None)
     with pytest.raises(ImportanceError):  # not noticed before the next freeze
         find("learned", Told())
@@ -159,7 +158,7 @@ def test_ill_health_never_reaches_a_checkpoint(tmp_path, monkeypatch):
 
     def look(self, *, epoch_ended=False):
         net = self._parts["net"]
-        if self._parts["training"].steps == 3 and isinstance(net, ScoredNet):
+        if self._parts["training"].steps == 3 and net.scores:
             net.scores["3.weight"].data.fill_(math.nan)
         whole(self, epoch_ended=epoch_ended)
 

@@ -12,10 +12,11 @@ from torch import nn
 from gemkit import LearnedScores, Plan, load_plugins
 from gemkit.builtin.regularizers import L1, L2, NoRegularizer
 from gemkit.builtin.roundings import Bernoulli, Threshold
+from gemkit.masking import MaskedNet
 from gemkit.parts import Regularizer
-from gemkit.scored import ScoredNet
 from gemkit.tensors import density_of, generator, prunable_names
 from gemkit.training import Trainer, make_fabric
+from gemkit.update import pull_back_
 
 
 def straight_through_gradients(model, weights, scores, alive, view, loss_of):
@@ -34,7 +35,7 @@ def test_the_closed_form_is_the_straight_through_estimator():
     model = tiny_net().double()
     model.images = torch.randn(5, 2, 6, 6, dtype=torch.float64)
     recipe = load_plugins().recipe("gem_miner", parts={"regularizer": "none"})
-    net = ScoredNet(model, prunable_names(model), recipe, generator(0, "scores"))
+    net = MaskedNet.learning(model, prunable_names(model), recipe, generator(0, "scores"))
     alive = {
         name: torch.rand(mask.shape, generator=generator(1, name)) < 0.8
         for name, mask in net.alive.items()
@@ -46,11 +47,13 @@ def test_the_closed_form_is_the_straight_through_estimator():
 
     model.eval()
     expected = straight_through_gradients(
-        model, net.weights, net.raw_scores, alive, lambda score: score, loss_of
+        model, net.weights, net.scores, alive, lambda score: score, loss_of
     )
     loss_of(model(model.images)).backward()
-    for name, score in net.scores.items():
-        net.pull_back_(name)
+    net.learned.take_gradients_(net.parameters)
+    with torch.no_grad():
+        pull_back_(net.learned)
+    for name, score in net.learned.parameters.items():
         torch.testing.assert_close(score.grad, expected[name], rtol=1e-10, atol=1e-12)
         assert score.grad[~alive[name]].count_nonzero() == 0
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -89,10 +92,10 @@ def density_after(epochs, *, decay, lr=0.1, momentum=0.9, steps=391, total_epoch
     model = nn.Sequential(nn.Flatten(), nn.Linear(36, 600, bias=False))
     nn.init.zeros_(model[1].weight)
     recipe = load_plugins().recipe("gem_miner", options={"regularizer.weight": decay})
-    net = ScoredNet(model, ["1.weight"], recipe, generator(0, "scores"))
+    net = MaskedNet.learning(model, ["1.weight"], recipe, generator(0, "scores"))
     with torch.no_grad():  # evenly spread instead of drawn, so that no luck is involved
         net.scores["1.weight"].view(-1).copy_(torch.linspace(0, 1, 36 * 600))
-    net.round_()
+    net.freeze_(net.alive, net.shares)
     plan = Plan(epochs=total_epochs, lr=lr, momentum=momentum)
     trainer = Trainer(net, plan, make_fabric(CPU), CPU)
     batch = (torch.zeros(1, 1, 6, 6), torch.zeros(1, dtype=torch.int64))
@@ -121,13 +124,13 @@ def test_a_mean_instead_of_a_sum_would_break_the_density_law():
 
 def test_a_score_at_the_threshold_is_off():
     scores = {"a": torch.tensor([0.4, 0.5, 0.6])}
-    masks = dict(Threshold().masks(scores, {}, {}, generator(0, "")))
+    masks = Threshold().masks(scores, {}, {}, generator(0, ""))
     assert masks["a"].tolist() == [0, 0, 1]
 
 
 def test_randomized_rounding_keeps_as_often_as_the_score_says():
     scores = {"a": torch.linspace(0, 1, 5).repeat_interleave(4000)}
-    mask = dict(Bernoulli().masks(scores, {}, {}, generator(0, "")))["a"]
+    mask = Bernoulli().masks(scores, {}, {}, generator(0, ""))["a"]
     rates = mask.view(5, -1).float().mean(dim=1)
     torch.testing.assert_close(rates, torch.linspace(0, 1, 5), rtol=0, atol=0.03)
     assert rates[0] == 0
@@ -137,9 +140,9 @@ def test_randomized_rounding_keeps_as_often_as_the_score_says():
 def test_uniform_scores_are_projected_and_popup_scores_are_not():
     registry = load_plugins()
     values = torch.tensor([-0.5, 0.2, 1.7])
-    registry.build("scores", "popup").project_(values)
+    registry.build("scores", "popup").project_({"a": values})
     assert values.tolist() == pytest.approx([-0.5, 0.2, 1.7])
-    registry.build("scores", "uniform").project_(values)
+    registry.build("scores", "uniform").project_({"a": values})
     assert values.tolist() == pytest.approx([0.0, 0.2, 1.0])
 
 
@@ -163,10 +166,10 @@ LEARNED = {
 @given(values=st.lists(st.floats(-3, 3, width=32), min_size=1, max_size=20))
 def test_projection_is_idempotent_and_lands_where_the_scores_may_be(name, values):
     once = torch.tensor(values)
-    LEARNED[name].project_(once)
+    LEARNED[name].project_({"a": once})
     twice = once.clone()
-    LEARNED[name].project_(twice)
+    LEARNED[name].project_({"a": twice})
     assert torch.equal(once, twice)
     if LEARNED[name].unit_interval:
-        view = LEARNED[name].view(once)
+        view = LEARNED[name].view({"a": once})["a"]
         assert 0 <= view.min() <= view.max() <= 1

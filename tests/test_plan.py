@@ -5,7 +5,8 @@ import math
 import pytest
 from pydantic import ValidationError
 
-from gemkit import Plan
+from gemkit import Plan, Runtime
+from gemkit.errors import OptionError
 
 
 def rates(plan, per_epoch=2):
@@ -58,3 +59,10 @@ def test_a_plan_without_a_learning_rate_cannot_be_followed():
 def test_nonsense_is_refused(wrong):
     with pytest.raises(ValidationError):
         Plan(**wrong)
+
+
+def test_a_setting_that_was_removed_is_refused_in_a_sentence_unless_it_is_off():
+    with pytest.raises(OptionError, match=r"lean searches were removed .* leave out"):
+        Runtime(lean=True)
+    assert Runtime(lean=False) == Runtime()
+    assert "lean" not in Runtime(lean=False).model_dump()

@@ -9,9 +9,10 @@ from torch._dynamo.backends.registry import lookup_backend
 
 from gemkit import Plan, Runtime, load_plugins
 from gemkit.builtin.roundings import Bernoulli
-from gemkit.scored import ScoredNet
+from gemkit.masking import MaskedNet
+from gemkit.optimizers import make_optimizer
 from gemkit.tensors import generator, prunable_names
-from gemkit.training import Trainer, make_fabric, make_optimizer, place
+from gemkit.training import Trainer, make_fabric, place
 
 REGISTRY = load_plugins(only=[])
 GRADIENTS = [torch.tensor([1.0, -2.0]), torch.tensor([0.5, 3.0]), torch.tensor([-1.0, 0.1])]
@@ -56,7 +57,7 @@ def trainer_of(parts=None, runtime=CPU):
     fabric = make_fabric(runtime)
     model = place(tiny_net(), fabric, runtime)
     recipe = REGISTRY.recipe("gem_miner", parts=parts or {})
-    net = ScoredNet(model, prunable_names(model), recipe, generator(0, "scores"))
+    net = MaskedNet.learning(model, prunable_names(model), recipe, generator(0, "scores"))
     trainer = Trainer(net, Plan(lr=0.1), fabric, runtime)
     trainer.module.train()
     return trainer
@@ -75,11 +76,11 @@ def test_mixed_precision_computes_in_bf16_and_keeps_scores_in_float32():
         handle.remove()
         assert seen == {dtype}
         seen.clear()
-        for state in (trainer.net.raw_scores, trainer.net.effective, trainer.net.weights):
+        for state in (trainer.net.scores, trainer.net.effective, trainer.net.weights):
             assert all(value.dtype == torch.float32 for value in state.values())
         for score in trainer.net.trainable():
             assert trainer.optimizer.state[score]["momentum_buffer"].dtype == torch.float32
-    rough, fine = (trainer.net.raw_scores for trainer in trainers)
+    rough, fine = (trainer.net.scores for trainer in trainers)
     assert any(not torch.equal(rough[name], fine[name]) for name in fine)
 
 
@@ -99,8 +100,8 @@ def test_randomized_rounding_is_drawn_anew_in_every_step():
 def test_the_draw_depends_on_the_generator_alone():
     scores = {"a": torch.full((1000,), 0.5)}
     rng = generator(0, "")
-    one, other = (dict(Bernoulli().masks(scores, {}, {}, rng))["a"] for _ in range(2))
-    again = dict(Bernoulli().masks(scores, {}, {}, generator(0, "")))["a"]
+    one, other = (Bernoulli().masks(scores, {}, {}, rng)["a"] for _ in range(2))
+    again = Bernoulli().masks(scores, {}, {}, generator(0, ""))["a"]
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
 
@@ -110,17 +111,19 @@ def test_mixed_precision_computes_in_halves_and_keeps_scores_whole(pruner):
     runtime = Runtime(device="cpu", precision="bf16")
     fabric = make_fabric(runtime)
     model = place(tiny_net(), fabric, runtime)
-    net = ScoredNet(model, prunable_names(model), REGISTRY.recipe(pruner), generator(0, "scores"))
+    net = MaskedNet.learning(
+        model, prunable_names(model), REGISTRY.recipe(pruner), generator(0, "scores")
+    )
     trainer = Trainer(net, Plan(lr=0.1), fabric, runtime)
     kinds = set()
     first = next(module for module in model.modules() if isinstance(module, torch.nn.Conv2d))
     first.register_forward_hook(lambda module, inputs, output: kinds.add(output.dtype))
-    before = {name: score.clone() for name, score in net.raw_scores.items()}
+    before = {name: score.clone() for name, score in net.scores.items()}
     trainer.step(next(tiny_data().train.batches(8, seed=0)), lr=1e-4)
     assert kinds == {torch.bfloat16}
-    for name, score in net.raw_scores.items():
+    for name, score in net.scores.items():
         assert score.dtype == net.effective[name].dtype == torch.float32
-    moved = [(net.raw_scores[name] - before[name]).abs().max() for name in before]
+    moved = [(net.scores[name] - before[name]).abs().max() for name in before]
     assert 0 < max(moved) < 2**-9, "less than a half near one could tell"
 
 
@@ -133,14 +136,18 @@ def test_a_compiled_network_is_compiled_once_whatever_is_frozen(pruner, monkeypa
         return lookup_backend("aot_eager")(graph, inputs)
 
     real = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda model, **_: real(model, backend=count))
+
+    def compile_network(what, **_):
+        return real(what, backend=count) if isinstance(what, torch.nn.Module) else what
+
+    monkeypatch.setattr(torch, "compile", compile_network)
     runtime = Runtime(device="cpu", compile=True)
     fabric = make_fabric(runtime)
     model = place(tiny_net(), fabric, runtime)
     recipe = REGISTRY.recipe(pruner)
-    net = ScoredNet(model, prunable_names(model), recipe, generator(0, "scores"))
+    net = MaskedNet.learning(model, prunable_names(model), recipe, generator(0, "scores"))
     trainer = Trainer(net, Plan(lr=0.1), fabric, runtime)
-    plain = ScoredNet(
+    plain = MaskedNet.learning(
         place(tiny_net(), fabric, runtime), prunable_names(model), recipe, generator(0, "scores")
     )
     beside = Trainer(plain, Plan(lr=0.1), fabric, CPU)
@@ -158,5 +165,5 @@ def test_a_compiled_network_is_compiled_once_whatever_is_frozen(pruner, monkeypa
             each.step(batch, lr=0.1)
         compiled = compiled or len(graphs)
         assert len(graphs) == compiled > 0
-    for name, score in net.raw_scores.items():
-        torch.testing.assert_close(score, plain.raw_scores[name])
+    for name, score in net.scores.items():
+        torch.testing.assert_close(score, plain.scores[name])

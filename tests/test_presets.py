@@ -39,7 +39,7 @@ SHAPES = {
 def test_every_preset_resolves_and_fits(name):
     job = job_of(REGISTRY, PRESETS[name], seed=0)
     epochs = job.search.epochs if needs_training(job.recipe) else 0
-    check_fit(job.recipe, epochs=epochs, density=job.density, runtime=job.runtime)
+    check_fit(job.recipe, epochs=epochs, density=job.density)
     assert job.density == PRESETS[name].density
     assert job.recipe == PRESETS[name].made(REGISTRY)
     assert preset_from(name, tomllib.loads(PRESETS[name].to_toml())) == PRESETS[name]

@@ -19,7 +19,6 @@ from gemkit.keeping import DiskKeeper, GlobalRandom
 from gemkit.masking import MaskedNet
 from gemkit.phase import Training
 from gemkit.rewinding import Rewinder
-from gemkit.scored import ScoredNet
 from gemkit.training import Trainer
 
 
@@ -138,10 +137,10 @@ FORGOTTEN = {
     "anchor": (Rewinder, "anchor", "rewinding"),
     "model": (MaskedNet, "model", "gradual"),
     "pruned weights": (MaskedNet, "free", "gradual"),
-    "alive": (ScoredNet, "alive", "learned"),
-    "scores": (ScoredNet, "scores", "learned"),
-    "shares": (ScoredNet, "shares", "learned, top k"),
-    "random numbers of rounding": (ScoredNet, "drawn_from", "learned, drawn"),
+    "alive": (MaskedNet, "alive", "learned"),
+    "scores": (MaskedNet, "scores", "learned"),
+    "shares": (MaskedNet, "shares", "learned, top k"),
+    "random numbers of rounding": (MaskedNet, "drawn_from", "learned, drawn"),
 }
 
 

@@ -19,8 +19,8 @@ from benchmarks.usual import PENALTY, usual_step
 from gemkit import load_plugins
 from gemkit.builtin.regularizers import L2
 from gemkit.compaction.race import Times
+from gemkit.masking import MaskedNet
 from gemkit.report.pages import with_results
-from gemkit.scored import ScoredNet
 from gemkit.tensors import generator, prunable_names
 
 SMALL = "resnet20 width 8"
@@ -93,7 +93,7 @@ def test_the_usual_search_computes_what_gemkit_does():
     theirs = {name: _scored(model, name) for name in names}
     recipe = load_plugins(only=[]).recipe("gem_miner")
     recipe = recipe.model_copy(update={"regularizer": L2(weight=PENALTY)})
-    net = ScoredNet(own.train(), names, recipe, generator(0, "scores"))
+    net = MaskedNet.learning(own.train(), names, recipe, generator(0, "scores"))
     with torch.no_grad():
         for name, score in net.scores.items():
             score.copy_(theirs[name].score.round_())  # where steps lead out of [0, 1]
@@ -106,7 +106,7 @@ def test_the_usual_search_computes_what_gemkit_does():
         net.step(optimizer)
     for name, one in theirs.items():
         assert not torch.equal(one.score, before[name])
-        torch.testing.assert_close(net.raw_scores[name], one.score.detach(), rtol=0, atol=1e-13)
+        torch.testing.assert_close(net.scores[name], one.score.detach(), rtol=0, atol=1e-13)
 
 
 def _scored(model, name):

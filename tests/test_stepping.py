@@ -1,4 +1,4 @@
-"""One step: scores move in pieces, layers are rounded as their parts say, ranks are exact."""
+"""One step: every score moves as its parts say, pruned weights stay zero, ranks are exact."""
 
 import pytest
 import torch
@@ -7,14 +7,13 @@ from tiny import tiny_data, tiny_net
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from gemkit import Plan, load_plugins, pieces
+from gemkit import Plan, load_plugins
 from gemkit.builtin.regularizers import L2
 from gemkit.builtin.roundings import Threshold
 from gemkit.masking import MaskedNet
+from gemkit.optimizers import make_optimizer
 from gemkit.parts import Regularizer, Rounding
-from gemkit.scored import ScoredNet
 from gemkit.tensors import generator, prunable_names
-from gemkit.training import make_optimizer
 
 REGISTRY = load_plugins(only=[])
 
@@ -40,10 +39,10 @@ class Odd(nn.Module):
 
 def scored(recipe, model=None):
     model = (model or Odd()).to(memory_format=torch.channels_last).train()
-    return ScoredNet(model, prunable_names(model), recipe, generator(0, "scores"))
+    return MaskedNet.learning(model, prunable_names(model), recipe, generator(0, "scores"))
 
 
-def train(net, plan, *, steps=4, forward=None):
+def train(net, plan, *, steps=4, forward=None, dtype=torch.float32):
     """Take steps by hand, with a freeze in the middle."""
     optimizer = make_optimizer(plan, net.trainable())
     batches = list(tiny_data().train.batches(8, seed=0))
@@ -56,38 +55,82 @@ def train(net, plan, *, steps=4, forward=None):
             net.freeze_(some, {(name,): int(q.sum()) // 2 for name, q in some.items()})
             net.clear_state(optimizer)
         images, labels = batches[step % len(batches)]
-        with net.passing(images, optimizer):
-            loss = F.cross_entropy((forward or net.model)(images), labels)
-            loss.backward()
-            net.step(optimizer)
-    net.settle_()
+        loss = F.cross_entropy((forward or net.model)(images.to(dtype)), labels)
+        loss.backward()
+        net.step(optimizer)
     return net
 
 
 def assert_same(one, other):
     for name, weight in one.effective.items():
         assert torch.equal(weight, other.effective[name]), name
-    if isinstance(one, ScoredNet):
-        for name, score in one.raw_scores.items():
-            assert torch.equal(score, other.raw_scores[name]), name
-            assert torch.equal(one.mask[name], other.mask[name]), name
+    for name, mask in one.mask.items():
+        assert torch.equal(mask, other.mask[name]), name
+    for name, score in one.scores.items():
+        assert torch.equal(score, other.scores[name]), name
 
 
+@torch.no_grad()
+def begin(model, init):
+    """Draw the weights of a model anew, as a search does."""
+    names = prunable_names(model)
+    drawn = REGISTRY.build("initializers", init).draw(
+        {name: model.get_parameter(name) for name in names}, generator(0, "weights")
+    )
+    for name in names:
+        model.get_parameter(name).copy_(drawn[name])
+    return model
+
+
+@pytest.mark.parametrize("init", ["signed_constant", "kaiming_normal"])
 @pytest.mark.parametrize("pruner", ["edge_popup", "gem_miner"])
-def test_weights_that_all_live_are_kept_once_also_after_a_restart(pruner):
-    net = scored(REGISTRY.recipe(pruner))
+def test_weights_that_die_are_kept_also_after_a_restart(pruner, init):
+    model = begin(odd_in_every_layout(), init)
+    start = {name: model.get_parameter(name).detach().clone() for name in prunable_names(model)}
+    net = scored(REGISTRY.recipe(pruner), model)
+    some = {name: torch.arange(q.numel()).view(q.shape) % 2 == 0 for name, q in net.alive.items()}
+    net.freeze_(some, {(name,): 1 for name in some})
     saved = {**net.state(), "free": {name: w.contiguous() for name, w in net.weights.items()}}
-    again = scored(REGISTRY.recipe(pruner))
+    again = scored(REGISTRY.recipe(pruner), odd_in_every_layout())
     again.restore_(saved)
+    assert_same(net, again)
     for one in (net, again):
         for name, weight in one.weights.items():
-            assert one._standing[name].parts.living().data_ptr() == weight.data_ptr(), name
-            assert weight.stride() == one.parameters[name].stride(), name
-    some = {name: torch.arange(q.numel()).view(q.shape) % 2 == 0 for name, q in net.alive.items()}
-    before = {name: weight.clone() for name, weight in net.weights.items()}
-    net.freeze_(some, {(name,): 1 for name in some})
-    for name, weight in net.weights.items():
-        assert torch.equal(weight, before[name]), "what dies is kept"
+            assert torch.equal(weight, start[name]), name
+            assert torch.equal(one.learned.live[name], weight * some[name]), name
+
+
+def test_what_belongs_to_a_layer_lies_in_memory_as_its_weight_does():
+    """Otherwise CUDA takes the tensors of a list one by one."""
+    net = train(scored(REGISTRY.recipe("gem_miner"), Odd()), PLANS["sgd"])
+    assert not net.parameters["first.weight"].is_contiguous()
+    for name, weight in net.parameters.items():
+        learned = net.learned
+        for tensors in (learned.scores, learned.live, learned.alive, net.alive, net.weights):
+            assert tensors[name].stride() == weight.stride(), name
+
+
+def test_weights_of_one_magnitude_rest_in_a_bit_each():
+    net = scored(REGISTRY.recipe("gem_miner"), begin(Odd(), "signed_constant"))
+    bits = {name: packed.values.nbytes for name, packed in net._rest.items()}
+    assert bits == {name: -(-weight.numel() // 8) for name, weight in net.parameters.items()}
+
+
+@pytest.mark.parametrize("careless", ["contiguous", "transposed"])
+def test_a_gradient_that_lies_otherwise_in_memory_moves_the_same_scores(careless):
+    """Fused optimizers on a CPU walk through memory, and would mix up entries."""
+    nets = [scored(REGISTRY.recipe("gem_miner")) for _ in range(2)]
+    for net, strange in zip(nets, (False, True), strict=True):
+        optimizer = make_optimizer(PLANS["sgd"], net.trainable())
+        for _ in range(2):
+            for name, weight in net.parameters.items():
+                gradient = torch.randn(weight.shape, generator=generator(0, name))
+                weight.grad = torch.empty_like(weight).copy_(gradient)
+                if strange:
+                    flipped = gradient.transpose(0, 1).contiguous().transpose(0, 1)
+                    weight.grad = gradient if careless == "contiguous" else flipped
+            net.step(optimizer)
+    assert_same(*nets)
 
 
 def test_scores_that_change_what_they_begin_from_do_not_change_the_weights(monkeypatch):
@@ -130,18 +173,44 @@ def test_every_score_moves_that_something_pulls_on(recipe, plan):
     made = REGISTRY.recipe(recipe.split()[0], parts=RECIPES[recipe])
     start, net = scored(made), train(scored(made), plan)
     for name in net.scores:
-        moved = not torch.equal(net.raw_scores[name], start.raw_scores[name])
+        moved = not torch.equal(net.scores[name], start.scores[name])
         pulled = made.regularizer.name != "none" or plan.weight_decay
         assert moved == (name != "never.weight" or bool(pulled))
-    assert all(tensor.grad is None for tensor in (*net.scores.values(), *net.parameters.values()))
+    assert all(tensor.grad is None for tensor in (*net.trainable(), *net.parameters.values()))
+
+
+def assert_pruned_weights_are_zero(net):
+    pruned = {name: net.effective[name][~alive] for name, alive in net.alive.items()}
+    assert sum(map(len, pruned.values())) > 0
+    assert all(weights.count_nonzero() == 0 for weights in pruned.values())
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_pruned_weights_stay_zero(plan):
     net = train(MaskedNet(Odd(), prunable_names(Odd())), plan)
-    pruned = {name: net.effective[name][~alive] for name, alive in net.alive.items()}
-    assert sum(map(len, pruned.values())) > 0
-    assert all(weights.count_nonzero() == 0 for weights in pruned.values())
+    assert_pruned_weights_are_zero(net)
+    for kept, name in zip(net._kept, net.parameters, strict=True):
+        assert kept.stride() == net.parameters[name].stride()
+
+
+class Noisy(torch.optim.SGD):
+    """Moves every weight a little, whatever its gradient says."""
+
+    @torch.no_grad()
+    def step(self):
+        super().step()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.add_(1)
+
+
+def test_the_mask_is_applied_again_whatever_the_optimizer_did():
+    net = MaskedNet(Odd(), prunable_names(Odd()))
+    some = {name: torch.arange(q.numel()).view(q.shape) % 2 == 0 for name, q in net.alive.items()}
+    net.freeze_(some, {})
+    net.step(Noisy(net.trainable(), lr=0.1))
+    assert_pruned_weights_are_zero(net)
+    assert all((net.effective[name][alive] != 0).all() for name, alive in some.items())
 
 
 class Sparse(nn.Linear):
@@ -160,27 +229,32 @@ def odd_in_every_layout():
 
 
 @pytest.mark.parametrize("plan", ["sgd", "nesterov", "adamw"])
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_pieces_change_nothing(recipe, plan, monkeypatch):
-    """Scores move in pieces that fit the cache, whatever way a layer lies in memory."""
-    made = REGISTRY.recipe(recipe.split()[0], parts=RECIPES[recipe])
+@pytest.mark.parametrize("recipe", [*RECIPES, "weights"])
+def test_how_weights_lie_in_memory_changes_nothing(recipe, plan):
+    """One network has gaps and several layouts, the other is contiguous."""
 
-    def learned(layers):
-        model = odd_in_every_layout()
+    def trained(model):
+        model = model.double()
         names = prunable_names(model)
-        net = ScoredNet(model, names, made, generator(0, "scores"))
-        assert (len(net.trainable()) > len(names)) == (layers == "cut")
-        return train(net, PLANS[plan])
+        if recipe == "weights":
+            return train(MaskedNet(model, names), PLANS[plan], dtype=torch.float64)
+        made = REGISTRY.recipe(recipe.split()[0], parts=RECIPES[recipe])
+        net = MaskedNet.learning(model, names, made, generator(0, "scores"))
+        return train(net, PLANS[plan], dtype=torch.float64)
 
-    whole = learned("whole")
-    monkeypatch.setattr(pieces, "PIECE", 48)
-    cut = learned("cut")
-    for name, score in whole.raw_scores.items():
-        # Not to the bit: the last entries of a tensor take another way through the processor.
-        torch.testing.assert_close(cut.raw_scores[name], score, rtol=1e-6, atol=1e-6)
-        assert torch.equal(cut.mask[name], whole.mask[name])
-        torch.testing.assert_close(cut.effective[name], whole.effective[name], rtol=0, atol=0)
-        assert torch.equal(cut.effective[name], cut.weights[name] * cut.mask[name])
+    strange, plain = odd_in_every_layout(), odd_in_every_layout()
+    for module in plain.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            module.weight = nn.Parameter(module.weight.detach().contiguous())
+    strange, plain = trained(strange), trained(plain)
+    assert not strange.parameters["twice.weight"].is_contiguous()
+    assert plain.parameters["twice.weight"].is_contiguous()
+    for name, mask in plain.mask.items():
+        assert torch.equal(strange.mask[name], mask)
+        torch.testing.assert_close(strange.effective[name], plain.effective[name])
+        assert torch.equal(strange.effective[name], strange.weights[name] * strange.mask[name])
+    for name, score in plain.scores.items():
+        torch.testing.assert_close(strange.scores[name], score)
 
 
 class OwnL2(Regularizer):
@@ -193,13 +267,6 @@ class OwnL2(Regularizer):
         return self.weight * sum(score.square().sum() for score in scores.values())
 
 
-class LayerL2(OwnL2):
-    """The same, asked for layer by layer."""
-
-    name = "layer_l2"
-    scope = "layer"
-
-
 class OwnThreshold(Rounding):
     """One half is the threshold, for the whole network at once."""
 
@@ -208,19 +275,18 @@ class OwnThreshold(Rounding):
 
     def masks(self, view, alive, shares, rng):
         assert list(view) == list(alive) == prunable_names(Odd())
-        return {name: score > 0.5 for name, score in view.items()}.items()
+        return {name: score > 0.5 for name, score in view.items()}
 
 
-@pytest.mark.parametrize("regularizer", [OwnL2(), LayerL2()])
-def test_parts_that_declare_nothing_or_bring_no_closed_form_learn_the_same(regularizer):
+def test_parts_that_bring_no_closed_form_learn_the_same():
     recipe = REGISTRY.recipe("gem_miner")
     expected = train(
         scored(recipe.model_copy(update={"regularizer": L2(weight=0.05)})), PLANS["sgd"]
     )
-    own = {"regularizer": regularizer, "rounding": OwnThreshold()}
+    own = {"regularizer": OwnL2(), "rounding": OwnThreshold()}
     net = train(scored(recipe.model_copy(update=own)), PLANS["sgd"])
-    for name, score in expected.raw_scores.items():
-        torch.testing.assert_close(net.raw_scores[name], score)
+    for name, score in expected.scores.items():
+        torch.testing.assert_close(net.scores[name], score)
 
 
 class Sloped(Threshold):
@@ -228,15 +294,15 @@ class Sloped(Threshold):
 
     name = "sloped"
 
-    def slope(self, view, mask):
-        return mask * 0.5
+    def slope(self, view, masks):
+        return {name: mask * 0.5 for name, mask in masks.items()}
 
 
 def test_the_slope_of_a_rounding_is_taken_at_the_mask_of_the_forward_pass():
     recipe = REGISTRY.recipe("gem_miner", parts={"regularizer": "none"})
     net = scored(recipe.model_copy(update={"rounding": Sloped()}), tiny_net())
     plain = scored(recipe, tiny_net())
-    mask, start = net.mask, {name: score.clone() for name, score in net.raw_scores.items()}
+    mask, start = net.mask, {name: score.clone() for name, score in net.scores.items()}
     images, labels = next(iter(tiny_data().train.batches(8, seed=0)))
     for each in (net, plain):
         optimizer = torch.optim.SGD(each.trainable(), lr=1e-3)  # too short to reach any bound
@@ -245,9 +311,9 @@ def test_the_slope_of_a_rounding_is_taken_at_the_mask_of_the_forward_pass():
         each.step(optimizer)
     for name, old in start.items():
         inside = (old > 0.01) & (old < 0.99)
-        expected = (plain.raw_scores[name] - old) * mask[name] * 0.5
+        expected = (plain.scores[name] - old) * mask[name] * 0.5
         torch.testing.assert_close(
-            (net.raw_scores[name] - old)[inside], expected[inside], rtol=1e-2, atol=1e-7
+            (net.scores[name] - old)[inside], expected[inside], rtol=1e-2, atol=1e-7
         )
 
 
@@ -265,23 +331,6 @@ def test_layers_that_share_a_budget_are_rounded_together():
         assert used[a].sum() + used[d].sum() == 50
         assert used[b].sum() + used[c].sum() == 20
         assert all(torch.equal(used[name], mask) for name, mask in net.mask.items())
-
-
-@pytest.mark.parametrize(
-    "rounding", [part.thing() for part in REGISTRY.parts["roundings"].values()]
-)
-def test_a_rounding_looks_no_further_than_it_says(rounding):
-    view = {name: torch.rand(6, 5, generator=generator(0, name)) for name in "abc"}
-    alive = {name: torch.rand(6, 5, generator=generator(1, name)) < 0.8 for name in "abc"}
-    shares = {("a", "c"): 20, ("b",): 7}
-    masks = dict(rounding.masks(view, alive, shares, generator(0, "")))
-    layers = [("a",), ("b",), ("c",)]
-    units = {"element": layers, "layer": layers, "share": list(shares), "network": [tuple("abc")]}
-    for unit in units[rounding.scope]:
-        own = {group: count for group, count in shares.items() if set(group) <= set(unit)}
-        parts = [{name: each[name] for name in unit} for each in (view, alive)]
-        for name, mask in rounding.masks(*parts, own, generator(0, "")):
-            assert torch.equal(mask, masks[name])
 
 
 @pytest.mark.parametrize("reentrant", [True, False])

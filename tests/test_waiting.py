@@ -13,7 +13,6 @@ from gemkit import Plan, Runtime, load_plugins
 from gemkit.freezing import freeze
 from gemkit.masking import MaskedNet
 from gemkit.parts import LearnedScores
-from gemkit.scored import ScoredNet
 from gemkit.selection import keep_top
 from gemkit.tensors import generator, prunable_names
 from gemkit.training import Trainer, make_fabric, place
@@ -50,8 +49,8 @@ def trainer_of(pruner):
     model = place(tiny_net(), fabric, RUNTIME)
     names, recipe = prunable_names(model), REGISTRY.recipe(pruner)
     if isinstance(recipe.scores, LearnedScores):
-        net = ScoredNet(model, names, recipe, generator(0, "scores"))
-        freeze(net, recipe, 0.5, net.view)
+        net = MaskedNet.learning(model, names, recipe, generator(0, "scores"))
+        freeze(net, recipe, 0.5, net.learned.view)
     else:
         net = MaskedNet(model, names)
         freeze(net, recipe, 0.5, {name: w.abs() for name, w in net.effective.items()})

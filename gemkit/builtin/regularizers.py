@@ -13,7 +13,6 @@ class L1(Regularizer):
     """Pull every score down by the same amount: λ·Σ|p|, over all scores, frozen ones too."""
 
     name = "l1"
-    scope = "element"
 
     weight: float = Field(default=1e-4, ge=0, description="λ")
 
@@ -35,7 +34,6 @@ class L2(Regularizer):
     """
 
     name = "l2"
-    scope = "element"
 
     weight: float = Field(default=1e-4, ge=0, description="λ")
 
@@ -52,7 +50,6 @@ class NoRegularizer(Regularizer):
     """No penalty: the task alone moves the scores."""
 
     name = "none"
-    scope = "element"
 
     def penalty(self, scores: Tensors) -> Tensor:
         """Return 0."""

@@ -1,10 +1,7 @@
 """Roundings: from learned scores to the mask of the forward pass."""
 
-from collections.abc import Iterable
-
 import torch
 from pydantic import Field
-from torch import Tensor
 
 from gemkit.hookspecs import hookimpl
 from gemkit.parts import Rounding
@@ -19,18 +16,20 @@ class Threshold(Rounding):
     """
 
     name = "threshold"
-    scope = "element"
     needs_unit_interval = True
 
     threshold: float = Field(default=0.5, ge=0, lt=1, description="a score at it is off")
 
-    def masks(
-        self, view: Tensors, alive: Tensors, shares: Shares, rng: torch.Generator
-    ) -> Iterable[tuple[str, Tensor]]:
-        """Compare every score with the threshold."""
-        for name, score in view.items():
-            # Written in the scores' own type: torch does not vectorize what mixes in booleans.
-            yield name, torch.gt(score, self.threshold, out=torch.empty_like(score))
+    def masks(self, view: Tensors, alive: Tensors, shares: Shares, rng: torch.Generator) -> Tensors:
+        """Compare every score with the threshold: 1 where the sign of p − threshold is 1.
+
+        There is no `_foreach_` comparison. This one is exact, because different numbers have a
+        difference that is not zero, as long as the processor does not flush denormal numbers.
+        """
+        masks = torch._foreach_sub(list(view.values()), self.threshold)
+        torch._foreach_sign_(masks)
+        torch._foreach_clamp_min_(masks, 0)
+        return dict(zip(view, masks, strict=True))
 
 
 class Bernoulli(Rounding):
@@ -42,12 +41,12 @@ class Bernoulli(Rounding):
     name = "bernoulli"
     needs_unit_interval = True
 
-    def masks(
-        self, view: Tensors, alive: Tensors, shares: Shares, rng: torch.Generator
-    ) -> Iterable[tuple[str, Tensor]]:
+    def masks(self, view: Tensors, alive: Tensors, shares: Shares, rng: torch.Generator) -> Tensors:
         """Draw m ~ Bernoulli(p)."""
-        for name, score in view.items():
-            yield name, torch.rand(score.shape, generator=rng).to(score.device) < score
+        return {
+            name: score > torch.rand(score.shape, generator=rng).to(score.device)
+            for name, score in view.items()
+        }
 
 
 class TopK(Rounding):
@@ -58,31 +57,24 @@ class TopK(Rounding):
     """
 
     name = "topk"
-    scope = "share"
-    ranks = True
     spends_budget = True
 
-    def masks(
-        self, view: Tensors, alive: Tensors, shares: Shares, rng: torch.Generator
-    ) -> Iterable[tuple[str, Tensor]]:
+    def masks(self, view: Tensors, alive: Tensors, shares: Shares, rng: torch.Generator) -> Tensors:
         """Select exactly as a freeze would, but for this step only."""
         at_hand = all(score.is_cpu for score in view.values())
         select = keep_top if at_hand else keep_top_blindly
-        return select(view, alive, shares).items()
+        return select(view, alive, shares)
 
 
 class Open(Rounding):
     """Keep everything that is alive; only freezing prunes."""
 
     name = "open"
-    scope = "element"
     takes_measured = True
 
-    def masks(
-        self, view: Tensors, alive: Tensors, shares: Shares, rng: torch.Generator
-    ) -> Iterable[tuple[str, Tensor]]:
+    def masks(self, view: Tensors, alive: Tensors, shares: Shares, rng: torch.Generator) -> Tensors:
         """Return what is alive."""
-        return alive.items()
+        return alive
 
 
 @hookimpl

@@ -187,5 +187,5 @@ def resolve(
         plugins=versions_of([*recipe.parts().values(), model, dataset], registry),
     )
     epochs = search.epochs if needs_training(recipe) else 0
-    check_fit(recipe, epochs=epochs, density=job.density, runtime=job.runtime)
+    check_fit(recipe, epochs=epochs, density=job.density)
     return job

@@ -32,7 +32,7 @@ _MACHINE = {
     ),
 }
 _COMPILE = option(
-    "Machine", "--compile", is_flag=True, help="Compile the network with torch.compile."
+    "Machine", "--compile", is_flag=True, help="Compile network and update with torch.compile."
 )
 _COMPACT = option(
     "Machine",
@@ -40,13 +40,7 @@ _COMPACT = option(
     is_flag=True,
     help="Fine-tune without the channels a ticket has no use for: the same training, faster.",
 )
-_LEAN = option(
-    "Machine",
-    "--lean",
-    is_flag=True,
-    help="Learn scores in steps that take no more memory than plain training's, but more time. "
-    "For rounding 'threshold' and init 'signed_constant', as in gem_miner.",
-)
+_LEAN = option("Machine", "--lean", is_flag=True, hidden=True, help="Removed; refused.")
 _TRAINING = {**_MACHINE, "compile": _COMPILE, "compact": _COMPACT}
 measuring_machine_options = bundle("machine", _MACHINE)
 searching_machine_options = bundle("machine", {**_MACHINE, "compile": _COMPILE})

@@ -22,7 +22,6 @@ from gemkit.compose import needs_training
 from gemkit.data.fingerprint import check_same
 from gemkit.environment import environment
 from gemkit.errors import DataError, OptionError, StorageError
-from gemkit.lean import check_weights
 from gemkit.parts import Observer
 from gemkit.plugins import load_plugins
 from gemkit.registry import Registry
@@ -92,8 +91,6 @@ def conduct(
         job = job.decided(bench.data)
         if job.runtime.compact:
             traced(bench.model, bench.data.shape, training=True)  # or it says, in time, why not
-        if job.runtime.lean:
-            check_weights(job.recipe, bench.model)
         lab = lab_of(job, bench, registry)
         check_fit(controls, lab)
         run_dir = rundir.create(nowhere or out, job.name)

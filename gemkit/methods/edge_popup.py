@@ -16,7 +16,6 @@ import math
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
 from gemkit.builtin.initializers import fan_in
 from gemkit.hookspecs import hookimpl
@@ -39,15 +38,15 @@ class PopupScores(LearnedScores):
             for name, weight in weights.items()
         }
 
-    def view(self, score: Tensor) -> Tensor:
+    def view(self, scores: Tensors) -> Tensors:
         """Return |s|."""
-        return score.abs()
+        return dict(zip(scores, torch._foreach_abs(list(scores.values())), strict=True))
 
-    def slope(self, score: Tensor) -> Tensor:
+    def slope(self, scores: Tensors) -> Tensors:
         """Return sign(s), since the magnitude is taken outside the straight-through step."""
-        return score.sign()
+        return dict(zip(scores, torch._foreach_sign(list(scores.values())), strict=True))
 
-    def project_(self, score: Tensor) -> None:
+    def project_(self, scores: Tensors) -> None:
         """Leave the scores free."""
 
 

@@ -13,7 +13,6 @@ The ticket is r(p) ⊙ q as in Algorithm 1; the authors' configurations fine-tun
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
 from gemkit.hookspecs import hookimpl
 from gemkit.parts import LearnedScores, Scores
@@ -34,16 +33,17 @@ class UniformScores(LearnedScores):
             for name, weight in weights.items()
         }
 
-    def view(self, score: Tensor) -> Tensor:
+    def view(self, scores: Tensors) -> Tensors:
         """Return p itself."""
-        return score
+        return scores
 
-    def slope(self, score: Tensor) -> None:
+    def slope(self, scores: Tensors) -> None:
         """View is the identity."""
 
-    def project_(self, score: Tensor) -> None:
+    def project_(self, scores: Tensors) -> None:
         """Clamp to the unit box."""
-        score.clamp_(0, 1)
+        torch._foreach_clamp_min_(list(scores.values()), 0)
+        torch._foreach_clamp_max_(list(scores.values()), 1)
 
 
 @hookimpl

@@ -76,7 +76,8 @@ class RatedNet(MaskedNet):
         """Move the rates, and draw another network."""
         for name in self.parameters:
             self.pull_back_(name)
-        super().step(optimizer)
+        optimizer.step()
+        optimizer.zero_grad()
         self.draw_()
 
     @torch.no_grad()

@@ -10,7 +10,6 @@ either of them: the forward pass here is hard, and the weight of the penalty is 
 relaxation is that of Maddison et al. (2017) and Jang et al. (2017).
 """
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -51,16 +50,15 @@ class LogOdds(LearnedScores):
         """Go ten times as fast as scores in [0, 1]: log-odds have a longer way to go."""
         return 10 * super().default_lr(steps)
 
-    def view(self, score: Tensor) -> Tensor:
+    def view(self, scores: Tensors) -> Tensors:
         """Return σ(s)."""
-        return torch.sigmoid(score)
+        return {name: torch.sigmoid(score) for name, score in scores.items()}
 
-    def slope(self, score: Tensor) -> Tensor:
+    def slope(self, scores: Tensors) -> Tensors:
         """Return σ(s)·(1 − σ(s))."""
-        seen = torch.sigmoid(score)
-        return seen * (1 - seen)
+        return {name: seen * (1 - seen) for name, seen in self.view(scores).items()}
 
-    def project_(self, score: Tensor) -> None:
+    def project_(self, scores: Tensors) -> None:
         """Leave the log-odds free."""
 
 
@@ -78,15 +76,18 @@ class Concrete(Rounding):
         default=1.0, ge=0.1, le=10, description="τ; lower is closer to the hard gate, and noisier"
     )
 
-    def masks(
-        self, view: Tensors, alive: Tensors, shares: Shares, rng: torch.Generator
-    ) -> Iterable[tuple[str, Tensor]]:
+    def masks(self, view: Tensors, alive: Tensors, shares: Shares, rng: torch.Generator) -> Tensors:
         """Draw m ~ Bernoulli(p)."""
-        for name, seen in view.items():
-            yield name, torch.rand(seen.shape, generator=rng).to(seen.device) < seen
+        return {
+            name: seen > torch.rand(seen.shape, generator=rng).to(seen.device)
+            for name, seen in view.items()
+        }
 
-    def slope(self, view: Tensor, mask: Tensor) -> Tensor:
-        """Return dz/dp = z·(1 − z) / (τ·p·(1 − p)) at the median of the noise behind `mask`."""
+    def slope(self, view: Tensors, masks: Tensors) -> Tensors:
+        """Return dz/dp = z·(1 − z) / (τ·p·(1 − p)) at the median of the noise behind `masks`."""
+        return {name: self._slope(seen, masks[name]) for name, seen in view.items()}
+
+    def _slope(self, view: Tensor, mask: Tensor) -> Tensor:
         inside = torch.finfo(view.dtype).eps ** 0.5
         p = view.clamp(inside, 1 - inside)
         uniform = torch.where(mask.bool(), 1 - p / 2, (1 - p) / 2)

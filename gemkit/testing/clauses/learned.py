@@ -6,10 +6,9 @@ import math
 
 import torch
 from hypothesis import strategies as st
-from torch import Tensor
 
 from gemkit.parts import LearnedScores
-from gemkit.tensors import generator
+from gemkit.tensors import Tensors, generator
 from gemkit.testing.cases import Layers
 from gemkit.testing.clause import clause, require
 from gemkit.testing.strategies import layers, seeds
@@ -33,12 +32,17 @@ def any_scores(part: LearnedScores, device: torch.device) -> st.SearchStrategy[L
     return layers(("drawn",), device)
 
 
-def raw_scores(case: Layers) -> list[Tensor]:
+def raw_scores(case: Layers) -> Tensors:
     """Return scores as they may be after an optimizer step: some small, some far away."""
-    return [
-        (value.double() * 2 - 1).mul(10 ** (at % 3)).to(value)
-        for at, value in enumerate(case.values().values())
-    ]
+    return {
+        name: (value.double() * 2 - 1).mul(10 ** (at % 3)).to(value)
+        for at, (name, value) in enumerate(case.values().items())
+    }
+
+
+def turned(scores: Tensors) -> Tensors:
+    """Return the same entries in one dimension, from the last to the first."""
+    return {name: score.reshape(-1).flip(0) for name, score in scores.items()}
 
 
 @clause(LearnedScores, dense_layers)
@@ -74,17 +78,17 @@ def the_same_generator_draws_the_same_scores(part: LearnedScores, case: Layers) 
 @clause(LearnedScores, any_scores, on_devices=True)
 def a_score_is_seen_by_itself(part: LearnedScores, case: Layers) -> None:
     """`view` works element by element, is finite, and leaves the scores as they were."""
-    for score in raw_scores(case):
-        part.project_(score)
-        before = score.clone()
-        seen = part.view(score)
-        require(same(before, score), "it changed the score")
-        require(seen.shape == score.shape, f"the view has shape {tuple(seen.shape)}")
+    scores = raw_scores(case)
+    part.project_(scores)
+    with unchanged("the scores", lambda: copied(scores.items())):
+        view, again = part.view(scores), part.view(turned(scores))
+    require(list(view) == list(scores), f"the layers are {list(scores)}, the views {list(view)}")
+    for name, seen in view.items():
+        require(seen.shape == scores[name].shape, f"the view has shape {tuple(seen.shape)}")
         require(bool(seen.isfinite().all()), "the view is not finite")
-        turned = part.view(score.reshape(-1).flip(0))
         # Not to the bit: the last few entries of a tensor take another way through the processor.
         close = torch.allclose(
-            seen.reshape(-1).flip(0), turned, rtol=4 * torch.finfo(seen.dtype).eps, atol=1e-6
+            seen.reshape(-1).flip(0), again[name], rtol=4 * torch.finfo(seen.dtype).eps, atol=1e-6
         )
         require(close, "a score's view depends on its neighbours")
 
@@ -92,14 +96,15 @@ def a_score_is_seen_by_itself(part: LearnedScores, case: Layers) -> None:
 @clause(LearnedScores, any_scores)
 def the_slope_is_the_derivative_of_the_view(part: LearnedScores, case: Layers) -> None:
     """`slope` is d view / d score, or None where that is 1 everywhere."""
-    for score in raw_scores(case):
-        exact = score.double()
-        part.project_(exact)
-        leaf = exact.clone().requires_grad_()
-        [derivative] = torch.autograd.grad(part.view(leaf).sum(), leaf)
-        slope = part.slope(exact)
-        slope = torch.ones_like(exact) if slope is None else slope
-        require(slope.shape == exact.shape, f"the slope has shape {tuple(slope.shape)}")
+    exact = {name: score.double() for name, score in raw_scores(case).items()}
+    part.project_(exact)
+    leaves = {name: score.clone().requires_grad_() for name, score in exact.items()}
+    total = torch.stack([seen.sum() for seen in part.view(leaves).values()]).sum()
+    derivatives = torch.autograd.grad(total, list(leaves.values()))
+    slopes = part.slope(exact)
+    for (name, score), derivative in zip(exact.items(), derivatives, strict=True):
+        slope = torch.ones_like(score) if slopes is None else slopes[name]
+        require(slope.shape == score.shape, f"the slope has shape {tuple(slope.shape)}")
         close = torch.isclose(slope, derivative, rtol=1e-6, atol=1e-9).all()
         require(bool(close), f"the slope is {slope.tolist()}, the derivative {derivative.tolist()}")
 
@@ -107,27 +112,30 @@ def the_slope_is_the_derivative_of_the_view(part: LearnedScores, case: Layers) -
 @clause(LearnedScores, any_scores, on_devices=True)
 def projecting_twice_is_projecting_once(part: LearnedScores, case: Layers) -> None:
     """`project_` works in place, entry by entry, and leaves scores where they may be."""
-    for once in raw_scores(case):
-        pieces = [piece.clone() for piece in torch.split(once.reshape(-1), 5)]
-        for piece in pieces:
-            part.project_(piece)
-        returned = part.project_(once)
-        close = torch.allclose(torch.cat(pieces), once.reshape(-1), rtol=1e-5, atol=1e-6)
-        require(close, "a score's projection depends on its neighbours")
-        require(returned is None, "it returned something; it works in place")
-        twice = once.clone()
-        part.project_(twice)
-        require(same(once, twice), f"{once.tolist()} became {twice.tolist()}")
+    once = raw_scores(case)
+    pieces = {
+        f"{name} {at}": piece.clone()
+        for name, score in once.items()
+        for at, piece in enumerate(torch.split(score.reshape(-1), 5))
+    }
+    part.project_(pieces)
+    require(part.project_(once) is None, "it returned something; it works in place")
+    together = torch.cat([score.reshape(-1) for score in once.values()])
+    close = torch.allclose(torch.cat([*pieces.values()]), together, rtol=1e-5, atol=1e-6)
+    require(close, "a score's projection depends on its neighbours")
+    twice = {name: score.clone() for name, score in once.items()}
+    part.project_(twice)
+    for name, score in once.items():
+        require(same(score, twice[name]), f"{score.tolist()} became {twice[name].tolist()}")
 
 
 @clause(LearnedScores, any_scores, applies=lambda part: part.unit_interval)
 def the_view_stays_in_the_unit_interval(part: LearnedScores, case: Layers) -> None:
     """With `unit_interval` every view of projected scores lies in [0, 1], the first scores too."""
-    first = part.init(case.values(), generator(case.seed, "scores")).values()
-    for score in [*first, *raw_scores(case)]:
-        part.project_(score)
-        seen = part.view(score)
-        require(bool(((seen >= 0) & (seen <= 1)).all()), f"it is {seen.tolist()}")
+    for scores in (part.init(case.values(), generator(case.seed, "scores")), raw_scores(case)):
+        part.project_(scores)
+        for seen in part.view(scores).values():
+            require(bool(((seen >= 0) & (seen <= 1)).all()), f"it is {seen.tolist()}")
 
 
 @clause(LearnedScores, lambda part, device: st.integers(0, 10**6) | seeds)

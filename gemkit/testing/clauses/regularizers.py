@@ -64,26 +64,3 @@ def a_penalty_changes_no_score(part: Regularizer, case: Penalized) -> None:
         one = part.penalty(scores)
         part.add_gradient_(gradients, scores)
     require(same(one, part.penalty(scores)), "asking twice gave two penalties")
-
-
-@clause(Regularizer, scored, applies=lambda part: part.scope != "network")
-def a_pull_looks_no_further_than_the_scope(part: Regularizer, case: Penalized) -> None:
-    """With a `scope` below the network, the gradient of what it looks at is the same alone."""
-    part, drawn = case
-    scores = raw(drawn)
-    together = {name: torch.zeros_like(score) for name, score in scores.items()}
-    part.add_gradient_(together, scores)
-    for name, score in scores.items():
-        alone = {name: torch.zeros_like(score)}
-        part.add_gradient_(alone, {name: score})
-        require(same(alone[name], together[name]), f"'{name}' feels another pull alone")
-        if part.scope == "element":
-            whole = together[name].reshape(-1)
-            for pull, piece in zip(
-                torch.split(whole, 5), torch.split(score.reshape(-1), 5), strict=True
-            ):
-                alone = {name: torch.zeros_like(piece)}
-                part.add_gradient_(alone, {name: piece})
-                # Not to the bit: the last entries of a tensor take another way in the processor.
-                close = torch.allclose(alone[name], pull, rtol=1e-5, atol=1e-7)
-                require(close, f"'{name}' feels another pull in pieces")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gemkit.builtin.allocations import Global, Uniform
 from gemkit.parts import Rounding
-from gemkit.selection import Shares, keep_top
+from gemkit.selection import Shares
 from gemkit.tensors import Tensors, generator, kept
 from gemkit.testing.cases import Layers
 from gemkit.testing.clause import clause, require
@@ -44,14 +44,15 @@ def shares_of(case: Layers) -> Shares:
 def masks_of(part: Rounding, case: Layers) -> Tensors:
     """Round a case from the start."""
     rng = generator(case.seed, "rounding")
-    return dict(part.masks(seen(part, case), case.masks(), shares_of(case), rng))
+    return part.masks(seen(part, case), case.masks(), shares_of(case), rng)
 
 
 @clause(Rounding, views, on_devices=True)
 def masks_are_zeros_and_ones(part: Rounding, case: Rounded) -> None:
-    """`masks` gives every layer, in order, a mask of its shape that holds only 0 and 1."""
+    """`masks` returns for every layer, in order, a mask of its shape that holds only 0 and 1."""
     part, drawn = case
     view, masks = seen(part, drawn), masks_of(part, drawn)
+    require(isinstance(masks, dict), f"it returned a {type(masks).__name__}, not a dict")
     require(list(masks) == list(view), f"the layers are {list(view)}, the masks {list(masks)}")
     for name, mask in masks.items():
         require(mask.shape == view[name].shape, f"'{name}' has shape {tuple(mask.shape)}")
@@ -75,8 +76,8 @@ def rounding_leaves_the_scores_as_they_were(part: Rounding, case: Rounded) -> No
     view, alive = seen(part, drawn), drawn.masks()
     named = [*view.items(), *((f"alive {name}", mask) for name, mask in alive.items())]
     with unchanged("its input", lambda: copied(named)):
-        for name, mask in part.masks(view, alive, shares_of(drawn), generator(0, "rounding")):
-            part.slope(view[name], mask.bool() & alive[name])
+        masks = part.masks(view, alive, shares_of(drawn), generator(0, "rounding"))
+        part.slope(view, masks)
 
 
 @clause(Rounding, views, on_devices=True, applies=lambda part: part.spends_budget)
@@ -89,53 +90,15 @@ def a_rounding_that_spends_the_budget_keeps_just_that(part: Rounding, case: Roun
         require(kept(living) == count, f"{group} keeps {kept(living)} instead of {count}")
 
 
-@clause(Rounding, views, on_devices=True, applies=lambda part: part.ranks)
-def a_rounding_that_ranks_keeps_the_top(part: Rounding, case: Rounded) -> None:
-    """With `ranks` the masks are those of `keep_top`, which stand in for them in a search."""
-    part, drawn = case
-    top = keep_top(seen(part, drawn), drawn.masks(), shares_of(drawn))
-    require(
-        same_everywhere({name: mask.bool() for name, mask in masks_of(part, drawn).items()}, top),
-        "it keeps others than the highest",
-    )
-
-
 @clause(Rounding, views, on_devices=True)
 def the_slope_is_finite(part: Rounding, case: Rounded) -> None:
     """`slope` is None, or finite, with one number for every score, at 0 and 1 too."""
     part, drawn = case
-    view, alive = seen(part, drawn), drawn.masks()
-    for name, mask in masks_of(part, drawn).items():
-        slope = part.slope(view[name], mask.bool() & alive[name])
-        if slope is not None:
-            require(slope.shape == view[name].shape, f"it has shape {tuple(slope.shape)}")
-            require(bool(slope.isfinite().all()), f"it is {slope.tolist()}")
-
-
-@clause(Rounding, views, applies=lambda part: part.scope != "network")
-def masks_look_no_further_than_the_scope(part: Rounding, case: Rounded) -> None:
-    """With a `scope` below the network, what it looks at gets the same masks alone, undrawn."""
-    part, drawn = case
-    view, alive, shares = seen(part, drawn), drawn.masks(), shares_of(drawn)
-    whole, rng = masks_of(part, drawn), generator(drawn.seed, "rounding")
-    before = rng.get_state()
-    for unit in list(shares) if part.scope == "share" else [(name,) for name in view]:
-        own = {group: count for group, count in shares.items() if set(group) <= set(unit)}
-        seen_alone, alive_alone = ({name: every[name] for name in unit} for every in (view, alive))
-        alone = dict(part.masks(seen_alone, alive_alone, own, rng))
-        require(
-            same_everywhere(alone, {name: whole[name] for name in unit}),
-            f"{unit} gets another mask when it is asked for alone",
-        )
-    if part.scope == "element":
-        for name, mask in whole.items():
-            pieces = [torch.split(each.reshape(-1), 5) for each in (view[name], alive[name])]
-            found = [
-                part.masks({name: v}, {name: q}, {}, rng) for v, q in zip(*pieces, strict=True)
-            ]
-            alone = {name: torch.cat([piece.bool() for masks in found for _, piece in masks])}
-            require(
-                same_everywhere(alone, {name: mask.bool().reshape(-1)}),
-                f"'{name}' gets another mask in pieces",
-            )
-    require(torch.equal(before, rng.get_state()), "it drew random numbers")
+    view = seen(part, drawn)
+    slopes = part.slope(view, masks_of(part, drawn))
+    if slopes is None:
+        return
+    require(list(slopes) == list(view), f"the layers are {list(view)}, the slopes {list(slopes)}")
+    for name, slope in slopes.items():
+        require(slope.shape == view[name].shape, f"it has shape {tuple(slope.shape)}")
+        require(bool(slope.isfinite().all()), f"it is {slope.tolist()}")

@@ -20,7 +20,7 @@ REGISTRY = load_plugins(files=[Path(gemkit_concrete.__file__)], only=())
 
 def test_gates_open_as_often_as_their_probability_says():
     view = {"a": torch.linspace(0, 1, 5).repeat_interleave(4000)}
-    mask = dict(Concrete().masks(view, {}, {}, generator(0, "")))["a"]
+    mask = Concrete().masks(view, {}, {}, generator(0, ""))["a"]
     rates = mask.view(5, -1).float().mean(dim=1)
     torch.testing.assert_close(rates, torch.linspace(0, 1, 5), rtol=0, atol=0.03)
 
@@ -36,7 +36,8 @@ def test_the_slope_is_the_derivative_of_the_relaxed_gate(temperature, kept):
     gate = torch.sigmoid((torch.logit(leaf) + noise) / temperature)
     assert ((gate > 0.5) == mask.bool()).all()  # this noise does give this hard gate
     [expected] = torch.autograd.grad(gate.sum(), leaf)
-    torch.testing.assert_close(Concrete(temperature=temperature).slope(p, mask), expected)
+    slope = Concrete(temperature=temperature).slope({"a": p}, {"a": mask})
+    torch.testing.assert_close(slope["a"], expected)
 
 
 def test_the_penalty_vanishes_at_the_density_and_pulls_towards_it():

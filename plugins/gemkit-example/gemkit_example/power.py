@@ -27,17 +27,19 @@ class PowerScores(LearnedScores):
             for name, weight in weights.items()
         }
 
-    def view(self, score):
+    def view(self, scores):
         """Return |s|^a."""
-        return score.abs() ** self.exponent
+        return {name: score.abs() ** self.exponent for name, score in scores.items()}
 
-    def slope(self, score):
+    def slope(self, scores):
         """Return a · |s|^(a−1) · sign(s)."""
-        return self.exponent * score.abs() ** (self.exponent - 1) * score.sign()
+        a = self.exponent
+        return {name: a * s.abs() ** (a - 1) * s.sign() for name, s in scores.items()}
 
-    def project_(self, score):
+    def project_(self, scores):
         """Bring the scores back into [-1, 1]."""
-        score.clamp_(-1, 1)
+        for score in scores.values():
+            score.clamp_(-1, 1)
 
 
 @hookimpl
@@ -49,12 +51,6 @@ def gemkit_scores():
 @hookimpl
 def gemkit_pruners():
     """Offer Gem-Miner with these scores."""
-    recipe = {
-        "help": "Gem-Miner with power scores",
-        "scores": "power",
-        "rounding": "threshold",
-        "schedule": "exponential",
-        "regularizer": "l2",
-        "init": "signed_constant",
-    }
+    recipe = {"help": "Gem-Miner with power scores", "scores": "power", "rounding": "threshold"}
+    recipe |= {"schedule": "exponential", "regularizer": "l2", "init": "signed_constant"}
     return {"power": recipe}
