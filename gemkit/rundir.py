@@ -241,17 +241,14 @@ def _json(file: Path) -> object:
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any], path: str = "") -> list[str]:
     """Say which settings two configurations do not share."""
-
-    def show(value: object) -> str:
-        return "not set" if value is None else repr(value)
-
     found = []
     for name in dict.fromkeys([*there, *here]):
         one, other = there.get(name), here.get(name)
         if isinstance(one, Mapping) and isinstance(other, Mapping):
             found += differences(one, other, f"{path}{name}.")
         elif one != other:
-            found.append(f"{path}{name} is {show(one)} there and {show(other)} here")
+            old, new = ("not set" if value is None else repr(value) for value in (one, other))
+            found.append(f"{path}{name} is {old} there and {new} here")
     return found
 
 
