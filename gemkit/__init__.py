@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from gemkit.readiness import prepare
     from gemkit.recipe import Recipe, Rewind
     from gemkit.registry import Registry
+    from gemkit.runs.config import RunConfig, RunSettings, load_config
+    from gemkit.runs.progress import Progress
+    from gemkit.runs.result import RunResult
+    from gemkit.runs.run import load_preset, resume, run
     from gemkit.selection import Shares
     from gemkit.tensors import Tensors, prunable_names
     from gemkit.ticket import Ticket
@@ -69,6 +73,10 @@ _HOMES = {
     "gemkit.probe": ("Probe", "Wanted"),
     "gemkit.recipe": ("Recipe", "Rewind"),
     "gemkit.registry": ("Registry",),
+    "gemkit.runs.config": ("RunConfig", "RunSettings", "load_config"),
+    "gemkit.runs.progress": ("Progress",),
+    "gemkit.runs.result": ("RunResult",),
+    "gemkit.runs.run": ("load_preset", "resume", "run"),
     "gemkit.selection": ("Shares",),
     "gemkit.tensors": ("Tensors", "prunable_names"),
     "gemkit.ticket": ("Ticket",),
@@ -90,11 +98,15 @@ __all__ = [
     "Part",
     "Plan",
     "Probe",
+    "Progress",
     "Recipe",
     "Registry",
     "Regularizer",
     "Rewind",
     "Rounding",
+    "RunConfig",
+    "RunResult",
+    "RunSettings",
     "Runtime",
     "SanityCheck",
     "Scores",
@@ -107,9 +119,13 @@ __all__ = [
     "finetune",
     "hookimpl",
     "importance",
+    "load_config",
     "load_plugins",
+    "load_preset",
     "prepare",
     "prunable_names",
+    "resume",
+    "run",
     "search",
     "select",
 ]

@@ -47,13 +47,15 @@ ROWS = [
     ["hookspecs"],
     ["builtin", "methods", "models", "data"],
     ["compaction"],
-    ["options", "preset", "registry", "presets"],
+    ["options", "runs.config", "runs.__init__", "preset", "registry", "presets"],
     ["lab", "checks"],
     ["examine", "examine_part", "plugins", "provenance"],
     ["api"],
     ["metrics", "environment", "outcome"],
     ["testing", "scaffold", "report", "rundir"],
-    ["cli", "reproduce"],
+    ["runs"],
+    ["reproduce"],
+    ["cli"],
     ["gemkit", "__init__", "__main__"],
 ]
 PLACE = {name: row for row, names in enumerate(ROWS) for name in names}
@@ -113,6 +115,26 @@ def test_every_module_has_a_place(module):
 @pytest.mark.parametrize("module", MODULES)
 def test_imports_go_one_way(module):
     assert upward(module, read(module)) == []
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_nothing_but_the_command_line_needs_the_command_line(module):
+    own = module == "__main__" or module.split(".")[0] == "cli"
+    assert own or not [name for name in foreign(read(module), "gemkit") if is_cli(name)]
+
+
+def is_cli(name: str) -> bool:
+    return f"{name}.".startswith("gemkit.cli.")
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("runs")])
+def test_runs_leave_the_terminal_and_the_process_to_others(module):
+    """A library that prints, or ends its caller's process, cannot be used from a notebook."""
+    source = read(module)
+    assert foreign(source, "click") + foreign(source, "rich") + foreign(source, "sys") == []
+    assert "print" not in {
+        node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)
+    }
 
 
 @pytest.mark.parametrize("module", WITHOUT_PLUGGY)

@@ -11,7 +11,7 @@ from labs import REGISTRY, lab_of
 
 from gemkit import SanityCheck, engine
 from gemkit.checks import fair_control, trials, work
-from gemkit.cli.checking import Warnings
+from gemkit.cli.reporting import Warnings
 from gemkit.errors import CheckError, CollapseError
 from gemkit.events import Collapsed
 from gemkit.lab import lab_for

@@ -9,10 +9,10 @@ import pytest
 import torch
 from cli_runs import PLUGIN, TINY, Gemkit, answer, commands_in
 
-from gemkit.cli import session
-from gemkit.cli.bench import only_first_speaks
 from gemkit.cli.fields import parse_value
+from gemkit.cli.processes import only_first_speaks
 from gemkit.errors import TrainingError
+from gemkit.runs import session
 from gemkit.ticket import Ticket
 
 MISTAKES = {
@@ -187,7 +187,7 @@ def test_a_failure_of_fine_tuning_keeps_the_ticket(gemkit, monkeypatch):
     def fail(*_: object, **__: object) -> None:
         raise TrainingError("training diverged")
 
-    monkeypatch.setattr("gemkit.cli.bench.finetune", fail)
+    monkeypatch.setattr("gemkit.runs.bench.finetune", fail)
     shown = gemkit("run", "--pruner", "random", *TINY)
     assert shown.exit_code == 2
     assert "gemkit: training diverged" in shown.stderr

@@ -12,11 +12,12 @@ import pytest
 from cli_runs import PLUGIN, TINY, Gemkit, answer, commands_in
 
 from gemkit.checkpoint import Shelf
-from gemkit.cli.bench import Bench
-from gemkit.cli.checkfile import CheckFile
-from gemkit.cli.signals import noticed
+from gemkit.cli.reporting import Report
 from gemkit.keeping import DiskKeeper
 from gemkit.rundir import RunDir
+from gemkit.runs.bench import Bench
+from gemkit.runs.checkfile import CheckFile
+from gemkit.runs.signals import noticed
 from gemkit.ticket import Ticket
 
 TICKETS = ("ticket.safetensors", "finetuned.safetensors")
@@ -59,7 +60,7 @@ def test_the_first_process_says_that_it_heard(rank, times, monkeypatch, capfd):
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     if rank is not None:
         monkeypatch.setenv("LOCAL_RANK", rank)
-    with noticed() as ear:
+    with noticed(Report().stopping) as ear:
         os.kill(os.getpid(), signal.SIGTERM)
     assert ear.heard == signal.SIGTERM
     assert capfd.readouterr().err.count("a second signal stops at once") == times
@@ -67,7 +68,7 @@ def test_the_first_process_says_that_it_heard(rank, times, monkeypatch, capfd):
 
 def test_a_signal_is_heard_where_nobody_reads_that_it_was(monkeypatch):
     monkeypatch.setattr(os, "write", broken_pipe)
-    with noticed() as ear:
+    with noticed(Report().stopping) as ear:
         os.kill(os.getpid(), signal.SIGINT)
     assert ear.heard == signal.SIGINT
 

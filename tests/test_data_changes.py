@@ -17,12 +17,12 @@ from tiny import CPU, PLAN, tiny_data, tiny_net
 
 import gemkit as library
 from gemkit import Data
-from gemkit.cli.bench import together
 from gemkit.data import stream
 from gemkit.data.folders import ImageFolder
 from gemkit.errors import DataError, GemkitError, Stopped
 from gemkit.keeping import DiskKeeper
 from gemkit.phase import Training
+from gemkit.runs.bench import together
 from gemkit.ticket import Ticket
 
 QUICK = (

@@ -12,8 +12,8 @@ from tiny import CPU, tiny_data, tiny_net
 import gemkit
 from gemkit import load_plugins
 from gemkit.cli.choices import make_recipe
+from gemkit.cli.configuring import KINDS
 from gemkit.cli.fields import sort_fields
-from gemkit.cli.job import KINDS
 from gemkit.cli.run import run
 from gemkit.compose import check_fit
 from gemkit.plugins import BUILT_IN
@@ -165,8 +165,24 @@ def test_the_page_on_runs_names_every_file_of_a_run():
     assert table == described
 
 
+def test_the_run_of_the_page_on_runs_runs(tmp_path, monkeypatch):
+    [_, example] = code_blocks("python", (ROOT / "docs" / "runs.md").read_text())
+    for long, short in (("=3)", "=1)"), ("=30", "=4"), ("0.05,", "0.5,"), ("print", "len_of")):
+        assert long in example
+        example = example.replace(long, short)
+    example = example.replace('"digits"', '{"name": "fake", "samples": 60}')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GEMKIT_PLUGINS", "")
+    heard = []
+    names = {"len_of": lambda *what: heard.append(what)}
+    exec(example, names)
+    assert names["result"].run_dir == Path("runs/mine")
+    assert names["trained"].info.stage == "finetuned"
+    assert heard[-1][0] == names["ticket"].density
+
+
 def test_the_keeper_of_the_page_on_runs_keeps(tmp_path, monkeypatch):
-    [example] = code_blocks("python", (ROOT / "docs" / "runs.md").read_text())
+    [example, _] = code_blocks("python", (ROOT / "docs" / "runs.md").read_text())
     example = example.replace("epochs=30", "epochs=4, on_collapse='warn'").replace("0.05", "0.5")
     monkeypatch.chdir(tmp_path)
     names = {"model": tiny_net(), "data": tiny_data()}

@@ -179,7 +179,7 @@ def test_a_lack_of_memory_says_what_to_reduce(gemkit, monkeypatch, error):
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("gemkit.cli.session.engine.search", fail)
+    monkeypatch.setattr("gemkit.runs.session.engine.search", fail)
     shown = gemkit(*WORDS)
     assert shown.exit_code == 2
     assert "there is not enough memory" in shown.stderr
@@ -190,7 +190,7 @@ def test_another_error_keeps_its_traceback(gemkit, monkeypatch):
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("gemkit.cli.session.engine.search", fail)
+    monkeypatch.setattr("gemkit.runs.session.engine.search", fail)
     shown = gemkit(*WORDS)
     assert isinstance(shown.exception, RuntimeError)
     assert "gemkit:" not in shown.stderr

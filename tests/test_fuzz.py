@@ -28,10 +28,7 @@ from safetensors.torch import load, save
 
 from gemkit import checkpoint, ticket_file
 from gemkit.cli import main
-from gemkit.cli.checkfile import CheckFile
 from gemkit.cli.choices import read_toml
-from gemkit.cli.job import job_of
-from gemkit.cli.manner import Manner
 from gemkit.cli.running import next_command
 from gemkit.data.binary import read_idx, reading
 from gemkit.data.decode import decode
@@ -41,6 +38,9 @@ from gemkit.errors import GemkitError
 from gemkit.report.results import result_text
 from gemkit.report.runs import runs_data, runs_text
 from gemkit.rundir import RunDir
+from gemkit.runs.checkfile import CheckFile
+from gemkit.runs.config import RunSettings
+from gemkit.runs.job import recorded_job
 from gemkit.ticket import Ticket
 
 CASES = int(os.environ.get("GEMKIT_FUZZ", "12"))
@@ -175,7 +175,7 @@ def in_file(content: bytes, name: str, read: Callable[[Path], object]) -> None:
 
 
 def resume_config(file: Path) -> None:
-    job_of(REGISTRY, RunDir(file.parent).config(), None)
+    recorded_job(REGISTRY, RunDir(file.parent).config(), None)
 
 
 def list_runs(file: Path) -> None:
@@ -187,7 +187,7 @@ def tell_result(file: Path) -> None:
     list_runs(file)
     data = RunDir(file.parent).result()
     if data is not None:
-        result_text(data, next_command(data, Manner()))
+        result_text(data, next_command(data, RunSettings()))
         json.dumps(data, allow_nan=False)
 
 

@@ -14,15 +14,17 @@ from forging import forge, header_alone
 
 from gemkit import limits, ticket_file
 from gemkit.builtin.schedules import Exponential, Iterative
-from gemkit.cli import resuming, screen
-from gemkit.cli.choices import model_for
-from gemkit.cli.session import _resume_words
+from gemkit.cli import screen
 from gemkit.errors import FitError, ModelError, OptionError, TicketError
 from gemkit.limits import MOST_FREEZES, check_seed, largest_file
 from gemkit.metrics import Log
 from gemkit.models.from_timm import Timm
 from gemkit.plugins import load_plugins
 from gemkit.rundir import RunDir
+from gemkit.runs import run as runner
+from gemkit.runs.job import recorded_job
+from gemkit.runs.session import resume_words
+from gemkit.runs.specs import recorded_model
 from gemkit.tensor_file import opened
 from gemkit.ticket import Ticket
 from gemkit.ticket_file import Content
@@ -316,16 +318,16 @@ def test_who_repeats_the_network_gets_its_weights(said, pretrained, gemkit, offl
 
 def test_a_repeated_network_keeps_the_fields_that_the_file_gives_it():
     registry, said = load_plugins(only=()), {"name": "conv4", "width": 5, "bias": True}
-    part = model_for(registry, said, "conv4", {"bias": False})
+    part = recorded_model(registry, said, "conv4", {"bias": False})
     assert (part.width, part.bias) == (5, False)
-    assert model_for(registry, said, "lenet5", {}).name == "lenet5"
+    assert recorded_model(registry, said, "lenet5", {}).name == "lenet5"
     fetching = {**NET, "pretrained": True, "bn": "plain"}
-    part = model_for(registry, fetching, "timm:test_resnet", {})
+    part = recorded_model(registry, fetching, "timm:test_resnet", {})
     assert (part.pretrained, part.bn) == (True, "plain")
-    assert not model_for(registry, fetching, None, {"pretrained": False}).pretrained
-    assert model_for(registry, fetching, None, {}, weights=False).pretrained
+    assert not recorded_model(registry, fetching, None, {"pretrained": False}).pretrained
+    assert recorded_model(registry, fetching, None, {}, weights=False).pretrained
     with pytest.raises(ModelError, match="give --model timm:test_resnet"):
-        model_for(registry, fetching, None, {})
+        recorded_model(registry, fetching, None, {})
 
 
 # --- the folder of a run --------------------------------------------------------------------------
@@ -354,7 +356,7 @@ CONFIGS = {
     "endless epochs": ({"search": {"epochs": 10**12}}, "search.epochs = "),
     "escapes in a table": ({NASTY: 1}, r"config.x\x1b]0;owned"),
     "escapes": ({"model": {"name": NASTY}}, r"unknown model 'x\x1b"),
-    "long names": ({"model": {"name": "x" * 1_000_000}}, "characters more"),
+    "long names": ({"model": {"name": "x" * 1_000_000}}, "a text may have 4,096 characters"),
     "5 MB": ({"versions": {"x" * 5_000_000: ""}}, "larger than 4,194,304 bytes"),
 }
 
@@ -364,7 +366,7 @@ def test_a_folder_that_asks_for_too_much_is_not_resumed(
     case, run, gemkit, offline, monkeypatch, little_memory
 ):
     change, why = CONFIGS[case]
-    monkeypatch.setattr(resuming, "MOST_PARAMETERS", 10**6)
+    monkeypatch.setattr(runner, "MOST_PARAMETERS", 10**6)
     before = with_config(run, change)
     refused(gemkit("resume", "run"), why)
     assert files_of("run") == before
@@ -372,7 +374,7 @@ def test_a_folder_that_asks_for_too_much_is_not_resumed(
 
 
 def test_who_repeats_a_large_network_gets_it(run, gemkit, monkeypatch):
-    monkeypatch.setattr(resuming, "MOST_PARAMETERS", 10)
+    monkeypatch.setattr(runner, "MOST_PARAMETERS", 10)
     before = with_config(run, {})
     words = refused(gemkit("resume", "run"), "more than 10 parameters")
     assert "give --model conv4" in words
@@ -381,10 +383,10 @@ def test_who_repeats_a_large_network_gets_it(run, gemkit, monkeypatch):
 
 
 def test_a_stopped_run_says_that_its_weights_have_to_be_given_again(run):
-    job, manner = resuming.job_of(load_plugins(only=()), RunDir(run).config(), None)
-    assert _resume_words(Path("r"), job, manner) == ["gemkit", "resume", "r"]
+    job = recorded_job(load_plugins(only=()), RunDir(run).config(), None)
+    assert resume_words(Path("r"), job) == ["gemkit", "resume", "r"]
     net = Timm(network="test_resnet", pretrained=True)
-    words = _resume_words(Path("r"), type(job)(**{**vars(job), "model": net}), manner)
+    words = resume_words(Path("r"), type(job)(**{**vars(job), "model": net}))
     assert words[-2:] == ["--model", "timm:test_resnet"]
 
 

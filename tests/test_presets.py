@@ -13,7 +13,7 @@ from cli_runs import commands_in
 
 from benchmarks import digits
 from gemkit import Data, load_plugins
-from gemkit.cli.presets import _SAID_BY, job_of, with_preset
+from gemkit.cli.configuring import _SAID_BY, fields_left
 from gemkit.cli.run import run
 from gemkit.compose import check_fit, needs_training
 from gemkit.engine import evaluate, finetune, search
@@ -22,6 +22,7 @@ from gemkit.parts import ModelPart
 from gemkit.plan import Plan, Runtime
 from gemkit.preset import preset_from, presets_in
 from gemkit.report import presets
+from gemkit.runs.job import job_of
 
 REGISTRY = load_plugins(only=())
 PRESETS = {name: entry.thing for name, entry in REGISTRY.presets.items()}
@@ -37,7 +38,7 @@ SHAPES = {
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_resolves_and_fits(name):
-    job = job_of(REGISTRY, PRESETS[name], seed=0)
+    job = job_of(REGISTRY, PRESETS[name])
     epochs = job.search.epochs if needs_training(job.recipe) else 0
     check_fit(job.recipe, epochs=epochs, density=job.density)
     assert job.density == PRESETS[name].density
@@ -154,7 +155,7 @@ ROWS = {
 @pytest.mark.parametrize("name", ROWS)
 def test_rows_say_what_their_sources_say(name):
     period, optimizer, lr, weight, finetune_lr, batch, epochs, milestones = ROWS[name]
-    job = job_of(REGISTRY, PRESETS[f"rare_gems/{name}"], seed=0)
+    job = job_of(REGISTRY, PRESETS[f"rare_gems/{name}"])
     assert (job.recipe.schedule.every, job.recipe.regularizer.weight) == (period, weight)
     assert (job.search.optimizer, job.search.lr, job.search.weight_decay) == (optimizer, lr, 0)
     assert job.search.lr_schedule == "cosine"
@@ -320,7 +321,7 @@ def test_an_unknown_key_or_a_bad_value_is_told(changes, message):
 def test_an_unknown_field_of_a_part_is_told_when_the_preset_is_used():
     preset = preset_from("mine/one", GOOD | {"recipe": {"schedule": {"evry": 3}}})
     with pytest.raises(OptionError, match=r"schedule.evry does not exist; did you mean 'every'"):
-        job_of(REGISTRY, preset, seed=0)
+        job_of(REGISTRY, preset)
 
 
 # --- the command line ----------------------------------------------------------------------------
@@ -416,10 +417,10 @@ def test_an_option_overrules_the_field_that_says_the_same(option, field):
         | {"dataset": {"name": "cifar10", "train_on": "full"}, "search": {"lr": 0.1}}
         | {"model": {"name": "conv4", "bn": "affine"}},
     )
-    nothing = {"fields": [], "roles": {}, "world": {}, "training": {}}
+    kind, name = field.split(".")
     for given, expected in ((False, True), (True, False)):
-        chosen = with_preset(preset, nothing, lambda name, yes=given: yes and name == option)
-        assert any(text.startswith(f"{field}=") for text in chosen["fields"]) is expected
+        left = fields_left(preset, lambda name, yes=given: yes and name == option)
+        assert (name in left.get(kind, {})) is expected
 
 
 def test_presets_are_listed_and_printed(gemkit):
@@ -458,7 +459,7 @@ def test_the_pages_plugin_brings_its_preset(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(plugin)
     (tmp_path / "mine.toml").write_text(data)
     registry = load_plugins(files=[tmp_path / "mine.py"], only=())
-    job = job_of(registry, registry.preset("mine/digits-5").thing, seed=0)
+    job = job_of(registry, registry.preset("mine/digits-5").thing)
     assert (job.density, job.recipe.schedule.every) == (0.05, 3)
     checked = commands_in(tmp_path, monkeypatch)("check-plugin", "mine.py")
     assert checked.exit_code == 0, checked.stdout

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 
 from gemkit import load_plugins
-from gemkit.cli.job import KINDS as OPTION_KINDS
+from gemkit.cli.configuring import KINDS as OPTION_KINDS
 from gemkit.parts import Part
 from gemkit.registry import KINDS, Entry, Registry
 from gemkit.report.catalogue import catalogue, catalogue_text, type_text

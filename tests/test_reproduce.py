@@ -11,7 +11,6 @@ import pytest
 from cli_runs import commands_in
 
 from gemkit import load_plugins
-from gemkit.cli.presets import job_of
 from gemkit.cli.reproducing import told
 from gemkit.errors import DataError, GemkitError, OptionError, UnknownNameError
 from gemkit.preset import preset_from
@@ -23,6 +22,7 @@ from gemkit.reproduce.results import results_of
 from gemkit.reproduce.scale import Scale, scaled
 from gemkit.reproduce.table import KEYS, run_of, table_of, tables
 from gemkit.reproduce.trial import measure
+from gemkit.runs.job import job_of
 
 ROOT = Path(__file__).parent.parent
 REGISTRY = load_plugins(only=())
@@ -35,7 +35,7 @@ def test_every_row_of_a_table_can_be_run_in_full_and_scaled_down(name):
     narrow = Scale(width=0.5 if name != "sweep-caltech101" else 1)  # a library's network
     for scale in (FULL, Scale(time=0.1), narrow):
         for line, preset in TABLES[name].settings(REGISTRY, scale):
-            job_of(REGISTRY, preset, seed=0)
+            job_of(REGISTRY, preset)
             for check in line.checks:
                 REGISTRY.part("checks", check)
 
@@ -66,7 +66,7 @@ def test_there_is_a_table_for_every_experiment():
 
 
 def small(name, scale=SMALL):
-    return job_of(REGISTRY, scaled(REGISTRY.preset(name).thing, scale, REGISTRY), seed=0)
+    return job_of(REGISTRY, scaled(REGISTRY.preset(name).thing, scale, REGISTRY))
 
 
 def test_a_scaled_search_lasts_whole_periods_and_finds_its_own_learning_rate():

@@ -10,13 +10,13 @@ from torch import nn
 
 from benchmarks import families
 from gemkit import Plan, load_plugins, prepare, prunable_names, search
-from gemkit.cli.choices import model_for
 from gemkit.errors import CollapseError, ModelError, SignalError
 from gemkit.events import Collapsed, Noted
 from gemkit.keeping import Keeper
 from gemkit.models.custom import model_data
 from gemkit.readiness import changes
 from gemkit.report.pages import with_results
+from gemkit.runs.specs import recorded_model
 from gemkit.signal import trace
 
 LIBRARY = load_plugins(only=[])
@@ -317,9 +317,9 @@ def test_networks_by_name_are_built_ready_and_say_so():
 
 def test_a_file_that_does_not_mention_it_means_the_network_as_built():
     said = {"name": "timm", "network": "resnet10t"}
-    assert not model_for(LIBRARY, said, None, {}).prepare
-    assert model_for(LIBRARY, {**said, "prepare": True}, None, {}).prepare
-    assert model_for(LIBRARY, {"name": "conv4"}, None, {}).name == "conv4"
+    assert not recorded_model(LIBRARY, said, None, {}).prepare
+    assert recorded_model(LIBRARY, {**said, "prepare": True}, None, {}).prepare
+    assert recorded_model(LIBRARY, {"name": "conv4"}, None, {}).name == "conv4"
 
 
 def test_new_settings_at_their_defaults_leave_older_configurations_as_they_were():

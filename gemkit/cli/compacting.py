@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from gemkit.cli.answers import Answer
-from gemkit.cli.bench import Bench, open_fabric
 from gemkit.cli.fields import sort_fields
 from gemkit.cli.retraining import beside, rebuild
 from gemkit.cli.ticket_argument import TicketPath
@@ -14,6 +13,7 @@ from gemkit.compaction.work import Work, work
 from gemkit.plan import Runtime
 from gemkit.plugins import load_plugins
 from gemkit.report.tables import facts, text_table
+from gemkit.runs.bench import Bench, open_fabric
 from gemkit.ticket import Ticket
 from gemkit.wording import number_of
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from gemkit.cli.answers import Answer
-from gemkit.cli.bench import Bench, only_first_speaks, open_fabric, set_up
-from gemkit.cli.job import Job, resolve
+from gemkit.cli.configuring import config_of, settings_of, sorted_options
+from gemkit.cli.processes import only_first_speaks
 from gemkit.cli.progress import Bars, progress
 from gemkit.cli.running import say_what_is_ignored
 from gemkit.cli.screen import echo
@@ -23,6 +23,9 @@ from gemkit.methods.smart_ratio import SmartRatio
 from gemkit.plugins import load_plugins
 from gemkit.recipe import Recipe
 from gemkit.report.tables import percent
+from gemkit.runs.bench import Bench, open_fabric, set_up
+from gemkit.runs.job import Job, job_of
+from gemkit.runs.specs import title_of
 from gemkit.tensors import Tensors, budget, total
 from gemkit.wording import number_of
 
@@ -118,21 +121,34 @@ def _start(
     world: Mapping[str, Any],
     training: Mapping[str, Any],
     plugins: Sequence[Path],
-    **choices: Any,  # noqa: ANN401 - the rest of what `resolve` takes
+    **choices: Any,  # noqa: ANN401 - the rest of what `config_of` takes
 ) -> Iterator[tuple[Job, Bench]]:
     """Resolve what was asked for, open the machine and load the data."""
-    plans = {**training, "finetune_epochs": None, "finetune_lr": training["lr"]}
-    job = resolve(
-        load_plugins(files=plugins),
+    registry = load_plugins(files=plugins)
+    config = config_of(
+        registry,
         world=world,
-        training=plans,
+        training={**training, "finetune_epochs": None, "finetune_lr": training["lr"]},
         on_collapse="warn",
-        **choices,
+        settings=settings_of(world, plugins),
+        **sorted_options(choices),
     )
+    job = job_of(registry, config, title_of(config.model))
     fabric = open_fabric(job.runtime)
     with only_first_speaks(fabric):
         say_what_is_ignored(job, density=training["density"] if density_given else None)
-        yield job, set_up(job.model, job.dataset, world, job.seed, job.runtime, fabric)
+        yield (
+            job,
+            set_up(
+                job.model,
+                job.dataset,
+                job.seed,
+                job.runtime,
+                fabric,
+                data_dir=world["data_dir"],
+                download=world["download"],
+            ),
+        )
 
 
 def _answer(recipe: Recipe, alive: Tensors, facts: Mapping[str, Any]) -> Answer:

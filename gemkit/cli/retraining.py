@@ -10,10 +10,9 @@ from typing import Any, Literal
 from lightning_fabric import Fabric
 
 from gemkit.cli.answers import Answer
-from gemkit.cli.bench import Bench, Split, only_first_speaks, open_fabric, set_up
-from gemkit.cli.choices import dataset_part, model_for, validated
 from gemkit.cli.fields import Fields, sort_fields
-from gemkit.cli.networks import network_of
+from gemkit.cli.processes import only_first_speaks
+from gemkit.cli.progress import progress
 from gemkit.cli.screen import echo
 from gemkit.cli.ticket_argument import TicketPath
 from gemkit.engine import finetune_plan
@@ -23,6 +22,9 @@ from gemkit.plan import Plan, Runtime
 from gemkit.plugins import load_plugins
 from gemkit.registry import Registry
 from gemkit.report.tables import facts, percent
+from gemkit.runs.bench import Bench, Split, open_fabric, set_up
+from gemkit.runs.networks import network_of
+from gemkit.runs.specs import dataset_part, recorded_model, validated
 from gemkit.ticket import Ticket
 from gemkit.wording import number_of
 
@@ -54,7 +56,8 @@ def train(
         bench = rebuild(ticket, registry, world, given, seed, runtime, fabric)
         began = time.perf_counter()
         before = bench.measure(ticket)
-        trained = bench.label(bench.finetune(ticket, plan, seed, ()), {})
+        with progress() as show:
+            trained = bench.label(bench.finetune(ticket, plan, seed, [show]), {})
         trained.save(nowhere / target.name if nowhere else target)
         after = bench.measure(trained)
     data = _about(trained, bench) | {
@@ -132,7 +135,16 @@ def rebuild(
     """
     model, dataset = parts_of(ticket, registry, world, fields, weights=False)
     build = partial(network_of, ticket, model, typed=world["model"] is not None)
-    return set_up(model, dataset, world, seed, runtime, fabric, build=build)
+    return set_up(
+        model,
+        dataset,
+        seed,
+        runtime,
+        fabric,
+        data_dir=world["data_dir"],
+        download=world["download"],
+        build=build,
+    )
 
 
 def parts_of(
@@ -150,7 +162,7 @@ def parts_of(
     said: Mapping[str, Any] = ticket.info.model or {}
     if world["model"] is None and "custom" not in said:
         said = _spec(ticket, "model")
-    model = model_for(registry, said, world["model"], fields["model"], weights=weights)
+    model = recorded_model(registry, said, world["model"], fields["model"], weights=weights)
     spec = world["dataset"] or _spec(ticket, "dataset")
     return model, dataset_part(registry, spec, fields["dataset"], world["train_on"])
 

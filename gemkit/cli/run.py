@@ -161,17 +161,12 @@ training_options = bundle(
     help="Also tell this observer (repeatable); see `gemkit parts observers`.",
 )
 @plugin_option
-def run(preset: str | None, **options: Any) -> Answer:  # noqa: ANN401
+def run(**options: Any) -> Answer:  # noqa: ANN401
     """Search for a ticket, measure it, fine-tune it and measure it again.
 
     The parts of a pruner can be exchanged one by one, and every field of a part can be set. The
     result, the tickets and everything needed to repeat the run go into one new directory.
     """
-    from gemkit.cli.presets import with_preset
     from gemkit.cli.running import start
-    from gemkit.plugins import load_plugins
 
-    if preset is not None:
-        known = load_plugins(files=options["plugins"]).preset(preset).thing
-        options = with_preset(known, options, given)
-    return start(density_given=given("density"), epochs_given=given("epochs"), **options)
+    return start(given=given, **options)

@@ -32,9 +32,9 @@ def resume(**options: Any) -> Answer:  # noqa: ANN401
     interrupted. Plugin files, networks of your own and networks that start from weights of a
     library or a file have to be given again: a run's folder alone runs no code and fetches nothing.
     """
-    from gemkit.cli.resuming import go_on
+    from gemkit.cli.resuming import start
 
-    return go_on(**options)
+    return start(**options)
 
 
 @click.command(cls=SectionedCommand, short_help="List runs and how far they are.")

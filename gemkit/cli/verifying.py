@@ -1,13 +1,13 @@
 """The body of `gemkit ticket verify`."""
 
-from gemkit.cli.choices import dataset_part, model_part
-from gemkit.cli.networks import network_of
 from gemkit.cli.screen import echo
 from gemkit.cli.ticket_argument import TicketPath
 from gemkit.data.fake import Fake
 from gemkit.errors import GemkitError, PluginError, TicketError, UnknownNameError
 from gemkit.plugins import load_plugins
 from gemkit.registry import Registry
+from gemkit.runs.networks import network_of
+from gemkit.runs.specs import dataset_part, model_part
 from gemkit.ticket import Ticket
 
 

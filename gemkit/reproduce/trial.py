@@ -1,15 +1,10 @@
 """One run of a table: search, fine-tuning and controls, measured, with all it takes to judge."""
 
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gemkit.checks import TICKET, Unmade, trials
-from gemkit.cli.bench import set_up
-from gemkit.cli.checking import lab_of, make_checks
-from gemkit.cli.job import Job
-from gemkit.cli.presets import job_of
 from gemkit.errors import CollapseError
 from gemkit.events import EpochEnded, Event
 from gemkit.plugins import load_plugins
@@ -17,6 +12,9 @@ from gemkit.preset import preset_from
 from gemkit.report.host import host
 from gemkit.report.ledger import Row
 from gemkit.reproduce.table import KEYS
+from gemkit.runs.bench import set_up
+from gemkit.runs.checking import lab_of, make_checks
+from gemkit.runs.job import Job, job_of
 from gemkit.ticket import Ticket
 from gemkit.training import make_fabric
 
@@ -28,12 +26,13 @@ def measure(run: Row) -> Row:
     every weight are counted; a network that keeps no weight at all says so.
     """
     registry = load_plugins(files=[Path(file) for file in run["plugins"]])
-    job = job_of(registry, preset_from("setting", run["setting"] | {"help": "a run"}), run["seed"])
-    world = {"data_dir": run["data_dir"] and Path(run["data_dir"]), "download": False}
+    setting = run["setting"] | {"help": "a run", "seed": run["seed"]}
+    job = job_of(registry, preset_from("setting", setting))
+    folder = run["data_dir"] and Path(run["data_dir"])
     fabric = make_fabric(job.runtime)
-    bench = set_up(job.model, job.dataset, world, job.seed, job.runtime, fabric)
+    bench = set_up(job.model, job.dataset, job.seed, job.runtime, fabric, data_dir=folder)
     job, curves = job.decided(bench.data), Curves()
-    lab = replace(lab_of(job, bench, registry), observers=[curves]).never_stopping()
+    lab = lab_of(job, bench, registry, [curves]).never_stopping()
     told = {key: run[key] for key in KEYS} | _about(job, str(fabric.device))
     began, started = time.perf_counter(), time.process_time()
     try:

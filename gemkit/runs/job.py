@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import torch
 from pydantic import BaseModel, ConfigDict
 
-from gemkit.bounded import Density, Seed
-from gemkit.cli.choices import (
-    dataset_part,
-    make_plans,
-    make_recipe,
-    model_for,
-    model_part,
-    switches,
-    validated,
-)
-from gemkit.cli.fields import sort_fields
-from gemkit.cli.manner import Manner
 from gemkit.collapse import CollapsePolicy
 from gemkit.compose import check_fit, needs_training
 from gemkit.data.fingerprint import Fingerprint
@@ -32,12 +19,19 @@ from gemkit.engine import finetune_plan, search_plan
 from gemkit.models.custom import model_data
 from gemkit.parts import DatasetPart, ModelPart, Part
 from gemkit.plan import Plan, Runtime
+from gemkit.preset import Preset
 from gemkit.provenance import versions_of
-from gemkit.recipe import ROLES, Recipe, part_data
+from gemkit.recipe import Recipe, part_data
 from gemkit.registry import Registry
-
-KINDS = (*ROLES, "rewind", "model", "dataset", "search", "finetune", "")
-"""Whose fields `-o` sets in a run; the recipe itself has no name."""
+from gemkit.runs.config import RecordedConfig, RunConfig, RunSettings
+from gemkit.runs.specs import (
+    dataset_part,
+    model_for,
+    model_part,
+    recorded_model,
+    title_of,
+    validated,
+)
 
 _LONGEST = 60
 """Letters of a part's argument in the name of a run."""
@@ -57,12 +51,22 @@ class Job:
     runtime: Runtime
     on_collapse: CollapsePolicy
     plugins: Mapping[str, str]
+    settings: RunSettings
 
     @property
     def name(self) -> str:
         """Name the run after what makes it different from others, as a folder can be called."""
         parts = f"{self.recipe.pruner}-{_title(self.model)}-{_title(self.dataset)}"
         return re.sub(r"[^\w.+-]+", "_", f"{parts}-d{self.density:g}-s{self.seed}")
+
+    def with_settings(self, **changes: Any) -> Job:  # noqa: ANN401 - fields of RunSettings
+        """Return the job, carried out in another way."""
+        return replace(self, settings=self.settings.model_copy(update=changes))
+
+    def check_fit(self) -> None:
+        """Refuse parts that do not fit together, or this density, length or machine."""
+        epochs = self.search.epochs if needs_training(self.recipe) else 0
+        check_fit(self.recipe, epochs=epochs, density=self.density)
 
     def decided(self, data: Data) -> Job:
         """Return the job with the learning rates that were left open, now that data are known."""
@@ -100,44 +104,46 @@ class _Recorded(BaseModel):
     data: Fingerprint | None = None
 
 
-class _Config(_Recorded):
-    """What config.toml holds; the parts in it are looked at one by one."""
+def job_of(registry: Registry, config: RunConfig, model: str | None = None) -> Job:
+    """Look up everything that a configuration names, and check that it fits together.
 
-    density: Density
-    seed: Seed
-    on_collapse: CollapsePolicy
-    recipe: dict[str, Any]
-    model: dict[str, Any]
-    dataset: dict[str, Any]
-    search: dict[str, Any]
-    finetune: dict[str, Any]
-    runtime: dict[str, Any]
-    versions: dict[str, str]
-    run: dict[str, Any] = {}
-
-
-def job_of(registry: Registry, config: Mapping[str, Any], model: str | None) -> tuple[Job, Manner]:
-    """Make the job that a run's configuration describes, which is untrusted input.
-
-    `model` is the network that was typed, if any; see `model_for`.
+    A network that runs code or takes weights from elsewhere has to be named by a text, by a preset
+    or in `model`, as in `model_for`: a table may come from a file.
     """
-    known = validated(_Config, config, "config")
-    network = model_for(registry, known.model, model, {})
-    dataset = dataset_part(registry, known.dataset, {})
-    recipe = registry.recipe(known.recipe)
+    network = _network(registry, config, model)
+    dataset = dataset_part(registry, config.dataset, {})
+    recipe = config.made(registry)
     job = Job(
         recipe=recipe,
         model=network,
         dataset=dataset,
-        density=recipe.density or known.density,
-        search=validated(Plan, known.search, "search"),
-        finetune=validated(Plan, known.finetune, "finetune"),
-        seed=known.seed,
-        runtime=validated(Runtime, known.runtime, "runtime"),
-        on_collapse=known.on_collapse,
+        density=recipe.density or config.density,
+        search=config.search,
+        finetune=config.finetuning,
+        seed=config.seed,
+        runtime=config.runtime,
+        on_collapse=config.on_collapse,
         plugins=versions_of([*recipe.parts().values(), network, dataset], registry),
+        settings=config.run,
     )
-    return job, validated(Manner, known.run, "run")
+    job.check_fit()
+    return job
+
+
+def recorded_job(registry: Registry, config: Mapping[str, Any], model: str | None) -> Job:
+    """Make the job that a run's folder describes, which is untrusted input."""
+    return job_of(registry, validated(RecordedConfig, config, "config"), model)
+
+
+def _network(registry: Registry, config: RunConfig, typed: str | None) -> ModelPart:
+    """Build the part that stands for the network."""
+    if isinstance(config.model, str):
+        return model_part(registry, config.model, {})
+    if isinstance(config, RecordedConfig):
+        return recorded_model(registry, config.model, typed, {})
+    if typed is None and isinstance(config, Preset):
+        typed = title_of(config.model)
+    return model_for(registry, config.model, typed, {})
 
 
 def data_in(config: Mapping[str, Any]) -> Fingerprint | None:
@@ -151,41 +157,3 @@ def _title(part: Part) -> str:
         return part.name
     argument = str(getattr(part, part.argument)).rstrip("/").rpartition("/")[2]
     return f"{part.name}_{argument[:_LONGEST]}"
-
-
-def resolve(
-    registry: Registry,
-    *,
-    pruner: str,
-    recipe_file: Path | None,
-    roles: Mapping[str, str | None],
-    fields: Sequence[str],
-    world: Mapping[str, Any],
-    network: Mapping[str, Any],
-    training: Mapping[str, Any],
-    machine: Mapping[str, Any],
-    seed: int,
-    on_collapse: CollapsePolicy,
-) -> Job:
-    """Turn the options of `gemkit run` into a job; anything wrong with one of them is an error."""
-    own = sort_fields(fields, KINDS)
-    recipe = make_recipe(registry, pruner, recipe_file, roles, own)
-    asked = switches(registry, world["model"], **network)
-    model = model_part(registry, world["model"], {**asked, **own["model"]})
-    dataset = dataset_part(registry, world["dataset"], own["dataset"], world["train_on"])
-    search, finetune = make_plans(training, own)
-    job = Job(
-        recipe=recipe,
-        model=model,
-        dataset=dataset,
-        density=recipe.density or training["density"],
-        search=search,
-        finetune=finetune,
-        seed=seed,
-        runtime=validated(Runtime, machine, "machine"),
-        on_collapse=on_collapse,
-        plugins=versions_of([*recipe.parts().values(), model, dataset], registry),
-    )
-    epochs = search.epochs if needs_training(recipe) else 0
-    check_fit(recipe, epochs=epochs, density=job.density)
-    return job

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from gemkit.events import EpochEnded, Event
-from gemkit.report.tables import percent, text_table
 from gemkit.rundir import RunDir
 from gemkit.stateful import State
 from gemkit.ticket import Ticket
@@ -56,14 +55,3 @@ class Ladder:
             }
             for rung in state["rungs"]
         ]
-
-    def __str__(self) -> str:
-        rows = [
-            (
-                f"{rung['density']:.4f}",
-                "-" if rung["accuracy"] is None else percent(rung["accuracy"]),
-                rung["ticket"],
-            )
-            for rung in self.rungs
-        ]
-        return text_table(("density", "validation", "ticket"), rows, numbers=(0, 1))

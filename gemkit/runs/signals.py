@@ -1,33 +1,30 @@
 """Signals: how a run hears that it should stop."""
 
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import FrameType
 
 from gemkit.errors import Stopped
 
 _HEARD = (signal.SIGINT, signal.SIGTERM)
-_SOON = b"\ngemkit: stopping as soon as all is saved; a second signal stops at once\n"
 Handler = Callable[[int, FrameType | None], None]
 
 
 class Ear:
-    """Remembers the first signal; a second one ends the process at once."""
+    """Remembers the first signal and reports it; a second one ends the process at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, stopping: Callable[[], None]) -> None:
         self.heard: int | None = None
+        self.stopping = stopping
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Note the signal, let go of it, and say so; whoever should read that may be gone."""
+        """Note the signal, restore its default effect, and report it."""
         self.heard = number
         for one in _HEARD:
             signal.signal(one, signal.SIG_DFL)
-        if os.environ.get("LOCAL_RANK", "0") == "0":
-            with suppress(OSError):
-                os.write(2, _SOON)  # print may be what was interrupted, and cannot be entered twice
+        self.stopping()
 
     def asked_to_stop(self) -> int | None:
         """Return the signal, if there was one."""
@@ -35,9 +32,9 @@ class Ear:
 
 
 @contextmanager
-def noticed() -> Iterator[Ear]:
-    """Let signals be noticed rather than end the process."""
-    ear = Ear()
+def noticed(stopping: Callable[[], None] = lambda: None) -> Iterator[Ear]:
+    """Let signals be noticed rather than end the process; `stopping` is called at the first."""
+    ear = Ear(stopping)
     with _handled(ear):
         yield ear
 

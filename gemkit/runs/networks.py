@@ -9,11 +9,11 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.nn.parameter import UninitializedParameter
 
-from gemkit.cli.mishaps import lacks_memory
 from gemkit.errors import ModelError
 from gemkit.limits import MOST_PIXELS
 from gemkit.models.blocks import Shape
 from gemkit.parts import ModelPart
+from gemkit.runs.failures import lacks_memory
 from gemkit.tensors import total
 from gemkit.ticket import Ticket
 

@@ -1,10 +1,8 @@
-"""What a command works with: the images, the network built for them, and the machine."""
+"""What a run works with: the images, the network built for them, and the machine."""
 
-import os
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,10 +12,9 @@ from lightning_fabric import Fabric
 from torch import nn
 
 from gemkit import engine
-from gemkit.cli.progress import progress
 from gemkit.compaction import finetune
 from gemkit.data.source import Data
-from gemkit.errors import GemkitError, Stopped
+from gemkit.errors import GemkitError
 from gemkit.keeping import Keeper
 from gemkit.models.blocks import Shape
 from gemkit.models.custom import model_data
@@ -66,19 +63,18 @@ class Bench:
         listeners: Sequence[Listener],
         keeper: Keeper | None = None,
     ) -> Ticket:
-        """Train a ticket's weights and show how it goes."""
-        with progress() as show:
-            return finetune(
-                ticket,
-                self.model,
-                self.data,
-                plan=plan,
-                seed=seed,
-                runtime=self.runtime,
-                observers=[show, *listeners],
-                fabric=self.fabric,
-                keeper=keeper,
-            )
+        """Train a ticket's weights."""
+        return finetune(
+            ticket,
+            self.model,
+            self.data,
+            plan=plan,
+            seed=seed,
+            runtime=self.runtime,
+            observers=listeners,
+            fabric=self.fabric,
+            keeper=keeper,
+        )
 
 
 def open_fabric(runtime: Runtime) -> Fabric:
@@ -89,18 +85,19 @@ def open_fabric(runtime: Runtime) -> Fabric:
 def set_up(
     model: ModelPart,
     dataset: DatasetPart,
-    world: Mapping[str, Any],
     seed: int,
     runtime: Runtime,
     fabric: Fabric,
     *,
+    data_dir: Path | None,
+    download: bool = False,
     build: Build | None = None,
 ) -> Bench:
     """Load the data and build the network for it, its weights drawn from the seed.
 
     `build` makes the network instead of `model.build`.
     """
-    data = load_data(dataset, world, fabric)
+    data = load_data(dataset, fabric, data_dir, download=download)
     with seeded(seed, torch.device("cpu")):
         network = (build or model.build)(data.shape, data.classes)
     origin = {
@@ -112,16 +109,18 @@ def set_up(
     return Bench(data, network, runtime, fabric, origin)
 
 
-def load_data(dataset: DatasetPart, world: Mapping[str, Any], fabric: Fabric) -> Data:
+def load_data(
+    dataset: DatasetPart, fabric: Fabric, folder: Path | None, *, download: bool = False
+) -> Data:
     """Load the data; the first process goes first, and the others find files and caches ready."""
-    data, problem, folder = None, None, world["data_dir"]
+    data, problem = None, None
     if fabric.is_global_zero:
         try:
-            if world["download"]:
+            if download:
                 dataset.download(folder)
             data = dataset.load(folder)
         except GemkitError as error:
-            problem = error  # said after the others are let go
+            problem = error  # raised after the others are let go
     fabric.barrier()
     if problem:
         raise problem
@@ -143,22 +142,13 @@ def together(fabric: Fabric | None) -> Iterator[None]:
 
 
 @contextmanager
-def only_first_speaks(fabric: Fabric) -> Iterator[Path | None]:
-    """Silence all processes of a run but the first, and give them a place to lose their files in.
+def place_for(fabric: Fabric, out: Path | None) -> Iterator[Path | None]:
+    """Yield where a process writes: the first one to `out`, the others to a temporary folder.
 
-    Every process does the same work; this keeps them from doing it on the same files and screen.
+    Every process does the same work; this keeps them from doing it on the same files.
     """
     if fabric.is_global_zero:
-        yield None
+        yield out
         return
-    with (
-        tempfile.TemporaryDirectory() as nowhere,
-        Path(os.devnull).open("w") as nobody,
-        redirect_stdout(nobody),
-        redirect_stderr(nobody),
-    ):
-        try:
-            yield Path(nowhere)
-        except (GemkitError, Stopped):
-            sys.exit(2)  # the first process says why
-        sys.exit(0)  # the first process answers
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
