@@ -10,10 +10,11 @@ import torch
 from lightning_fabric import Fabric
 from torch import nn
 
+from gemkit.best import Best
 from gemkit.collapse import CollapsePolicy
 from gemkit.compose import check_fit, needs_training
 from gemkit.data.source import Data
-from gemkit.errors import FitError, some
+from gemkit.errors import FitError, OptionError, some
 from gemkit.events import Noted
 from gemkit.freezing import Freezer
 from gemkit.guard import Guard
@@ -132,6 +133,7 @@ def finetune(
 ) -> Ticket:
     """Train the ticket's weights in a copy of `model`; the mask holds to the last step.
 
+    With `select="best"` in the plan, the weights of the best epoch are kept.
     `epochs` overrides those of the plan; the seed is the ticket's own unless another is given.
     """
     seed = ticket.info.seed if seed is None else seed
@@ -144,9 +146,13 @@ def finetune(
         net.freeze_({name: mask.to(phase.fabric.device) for name, mask in ticket.mask.items()}, {})
         whole = range(plan.epochs * phase.steps_per_epoch(plan))
         trainer = Trainer(net, plan, phase.fabric, phase.runtime)
+        best = {"best": Best(net)} if plan.select == "best" else {}
+        phase.observers = [*phase.observers, *best.values()]
         training = Training(phase, trainer, [whole])
-        phase.begin(net=net, trainer=trainer, training=training)
+        phase.begin(**best, net=net, trainer=trainer, training=training)
         training.until(whole.stop)
+        for one in best.values():
+            one.load_()
     weights = {
         name: torch.where(mask, net.effective[name].cpu(), ticket.state[name])
         for name, mask in ticket.mask.items()
@@ -181,6 +187,8 @@ def search_plan(recipe: Recipe, plan: Plan, data: Data) -> Plan:
 
     One-shot recipes do not train at all, and a schedule may set the length of its rounds.
     """
+    if plan.select != "last":
+        raise OptionError("search.select = 'best': a search keeps its last mask; leave it out")
     plan = plan.lasting(recipe.schedule.round_epochs if needs_training(recipe) else 0)
     if not isinstance(recipe.scores, LearnedScores):
         return finetune_plan(plan)

@@ -51,6 +51,13 @@ class Plan(BaseModel):
         description="prune layers whose weights are all equally important, by position",
     )
 
+    select: Literal["last", "best"] = Field(
+        default="last",
+        exclude_if=lambda which: which == "last",  # so that older files say the same
+        description="which network fine-tuning keeps: that of its last epoch, or of the epoch with "
+        "the best validation accuracy",
+    )
+
     def lr_at(self, step: int, steps_per_epoch: int) -> float:
         """Return the learning rate of a step; it depends on nothing but the clock."""
         if self.lr is None:

@@ -42,7 +42,7 @@ ROWS = [
         "checkpoint",
         "keeping",
     ],
-    ["phase", "freezing", "guard", "rewinding"],
+    ["phase", "freezing", "guard", "rewinding", "best"],
     ["engine"],
     ["hookspecs"],
     ["builtin", "methods", "models", "data"],
