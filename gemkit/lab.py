@@ -133,6 +133,14 @@ class Lab:
         return part
 
 
+def _unchecked(plan: Plan) -> Plan:
+    """Return the plan of a ticket from before networks were checked for signal.
+
+    They do not say which weights are tied either; their search can still be repeated.
+    """
+    return plan.model_copy(update={"on_no_signal": "warn"})
+
+
 def lab_for(
     ticket: Ticket,
     *,
@@ -167,8 +175,7 @@ def lab_for(
     return Lab(
         recipe=registry.recipe(info.recipe),
         density=info.density_target,
-        # Tickets from before there was this check have a search to be repeated, too.
-        plan=info.plan.model_copy(update={"on_no_signal": "warn"}),
+        plan=info.plan if info.tied is not None else _unchecked(info.plan),
         data=data,
         build=build,
         registry=registry,

@@ -13,6 +13,7 @@ from gemkit import Plan, load_plugins, prepare, prunable_names, search
 from gemkit.errors import CollapseError, ModelError, SignalError
 from gemkit.events import Collapsed, Noted
 from gemkit.keeping import Keeper
+from gemkit.lab import lab_for
 from gemkit.models.custom import model_data
 from gemkit.readiness import changes
 from gemkit.report.pages import with_results
@@ -475,3 +476,19 @@ class Blank(nn.Module):
 
     def forward(self, x):
         return self.last(torch.relu(self.first(x.flatten(1))))
+
+
+@pytest.mark.parametrize("older", [True, False])
+def test_the_search_of_an_older_ticket_can_be_repeated_without_signal(older):
+    plan = PLAN.model_copy(update={"on_no_signal": "warn"})
+    ticket, _ = hunt("snip", residual(Block), plan=plan.model_copy(update={"allow_ties": True}))
+    known = {"plan": ticket.info.plan.model_copy(update={"on_no_signal": "error"})}
+    ticket = ticket.with_info(**known, **({"tied": None} if older else {}))
+    lab = lab_for(
+        ticket, data=tiny_data(), build=lambda: residual(Block), registry=LIBRARY, runtime=CPU
+    )
+    if older:
+        assert lab.search().kept == ticket.kept
+    else:
+        with pytest.raises(SignalError):
+            lab.search()
