@@ -25,7 +25,7 @@ from gemkit.report.ledger import Ledger, Row, mean_and_spread
 from gemkit.report.pages import write_results
 
 PAGE = Path(__file__).parent.parent / "docs" / "models.md"
-NETWORKS = ("regnety_002", "cait_xxs24_224", "resnet18", "mixer_s16_224", "resnet50")
+NETWORKS = ("resnet18", "regnety_002", "cait_xxs24_224", "mixer_s16_224", "resnet50")
 PRUNERS = ("gem_miner", "snip")
 SIZE, SEEDS = 32, 1
 SETTINGS = {"density": 0.05, "epochs": 16, "finetune_epochs": 3, "batch_size": 32}

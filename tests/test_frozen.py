@@ -136,15 +136,6 @@ def test_scores_judge_a_frozen_weight_as_any_other(pruner):
     assert all(torch.equal(asked.mask[name], free.mask[name]) for name in names)
 
 
-def test_lean_scores_learn_frozen_weights_too(monkeypatch):
-    monkeypatch.setattr("gemkit.lean.LARGE", 1)
-    lean, plain = (
-        find_in(frozen_net(), "gem_miner", prune_frozen=True, runtime=runtime)
-        for runtime in (Runtime(device="cpu", lean=True), CPU)
-    )
-    assert lean == plain
-
-
 @pytest.mark.parametrize("pruner", ["gem_miner", "snip"])
 def test_fixed_position_tables_are_no_obstacle(pruner):
     class Patches(nn.Module):

@@ -76,8 +76,9 @@ def _not_waiting(tmp_path):
 @pytest.fixture
 def gemkit(tmp_path, monkeypatch) -> Gemkit:
     """Return a function that runs a command; the registry, which takes long, is made once."""
-    for module in ("resuming", "running", "checking", "retraining", "compacting"):
-        monkeypatch.setattr(f"gemkit.cli.{module}.load_plugins", lambda **_: REGISTRY)
+    cli = [f"cli.{module}" for module in ("running", "checking", "retraining", "compacting")]
+    for module in ("runs.run", *cli):
+        monkeypatch.setattr(f"gemkit.{module}.load_plugins", lambda **_: REGISTRY)
     return commands_in(tmp_path, monkeypatch)
 
 

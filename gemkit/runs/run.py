@@ -91,8 +91,9 @@ def resume(
         progress: what to report to, beside events; nothing by default.
     """
     registry = load_plugins(files=plugins)
-    config = RunDir(Path(folder)).config()
-    RunDir(Path(folder)).check_plain()
+    run_dir = RunDir(Path(folder))
+    config = run_dir.config()
+    run_dir.check_plain()
     job = _recorded(registry, config, model, plugins)
     other = {
         "data_dir": None if data_dir is None else str(data_dir),
@@ -101,7 +102,7 @@ def resume(
     }
     job = job.with_settings(**{name: value for name, value in other.items() if value is not None})
     build = None if model else partial(_within_bounds, job.model)
-    return _carry_out(registry, job, Path(folder), observers, progress or Progress(), build=build)
+    return _carry_out(registry, job, run_dir.path, observers, progress or Progress(), build=build)
 
 
 def load_preset(name: str) -> Preset:
