@@ -8,7 +8,7 @@ from cli_runs import commands_in
 from tiny import CPU, tiny_data
 from torch import nn
 
-from benchmarks import families
+from benchmarks import families, timm_tickets
 from gemkit import Plan, load_plugins, prepare, prunable_names, search
 from gemkit.errors import CollapseError, ModelError, SignalError
 from gemkit.events import Collapsed, Noted
@@ -399,6 +399,12 @@ def test_the_table_of_families_is_made_of_the_results():
     rows = families.ledger().of(families.planned())
     assert len(rows) == len(families.FAMILIES) >= 40
     assert with_results(page, "families", families.table(rows)) == page
+
+
+def test_the_table_of_tickets_is_made_of_the_results():
+    page = timm_tickets.PAGE.read_text()
+    rows = timm_tickets.ledger().of(timm_tickets.planned())
+    assert with_results(page, "timm-tickets", timm_tickets.table(rows)) == page
 
 
 # --- awkward networks and old runs ---------------------------------------------------------------
