@@ -46,9 +46,13 @@ def make_optimizer(
 
 
 def _has_fused_kernels(parameter: nn.Parameter) -> bool:
-    """Whether torch's fused optimizers take this parameter; a CPU's ignore gaps in memory."""
+    """Whether torch's fused optimizers take this parameter, and update all of it.
+
+    On a CPU they ignore gaps in memory and, before torch 2.14, skip most of a half-precision one.
+    """
     dense = torch.empty_like(parameter, device="meta").stride() == parameter.stride()
-    return dense and parameter.device.type in FUSED and parameter.is_floating_point()
+    wide = parameter.device.type != "cpu" or parameter.dtype in {torch.float32, torch.float64}
+    return dense and wide and parameter.device.type in FUSED and parameter.is_floating_point()
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:

@@ -359,7 +359,7 @@ MATS = {
             struct.pack("<II", 2, PICTURES.size), struct.pack("<II", 16, PICTURES.size))),
         "not an array of numbers",
     ),
-    "many sides": (matlab(matrix("X", PICTURES.reshape(-1, *[1] * 50)), Y), "damaged dimensions"),
+    "many sides": (matlab(matrix("X", PICTURES.reshape(-1, *[1] * 30)), Y), "damaged dimensions"),
     "nothing of enormous sides": (
         matlab(matrix("X", PICTURES[:0], packed=False).replace(
             struct.pack("<4i", 0, 32, 3, 4), struct.pack("<4i", 0, *[2**31 - 1] * 3))),

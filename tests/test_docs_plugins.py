@@ -72,7 +72,7 @@ def test_the_page_on_testing_tests(tmp_path):
     """Its blocks are a test file that passes."""
     code = "\n\n".join(code for _, code in blocks(TESTING, "python"))
     (tmp_path / "test_page.py").write_text(code)
-    words = ["-m", "pytest", "-v", "-n", "0", "-p", "no:cacheprovider"]
+    words = ["-m", "pytest", "-v", "-p", "no:cacheprovider"]
     done = subprocess.run(
         [sys.executable, *words, "-c", str(ROOT / "pyproject.toml"), "test_page.py"],
         cwd=tmp_path,

@@ -113,7 +113,7 @@ def test_projections_of_attention_are_looked_at_too():
         Scaled(4, 4),
         Turned(4, 4),
         Demanding(4, 4),
-        timm.layers.StdConv2d(3, 4, 3, device="meta"),
+        timm.layers.StdConv2d(3, 4, 3).to("meta"),
     ],
     ids=lambda layer: type(layer).__name__,
 )

@@ -13,12 +13,14 @@ from cli_runs import answer, commands_in
 from safetensors.torch import save_file
 from torch import nn
 from torch.func import functional_call
+from torch.torch_version import TorchVersion
 
 from gemkit import load_plugins
 from gemkit.cli.world_options import NORMS
 from gemkit.errors import GemkitError, ModelError, OptionError
 from gemkit.models.foreign import strip_biases_, strip_norms_
 from gemkit.models.from_torchvision import Torchvision
+from gemkit.models.weights import read_weights
 from gemkit.ticket import Ticket
 
 REGISTRY = load_plugins(only=())
@@ -148,6 +150,12 @@ def donor():
     return timm.create_model("resnet10t", num_classes=5)
 
 
+@pytest.fixture
+def trusted_torch(monkeypatch):
+    """Let files be read by the torch at hand, however old."""
+    monkeypatch.setattr("gemkit.models.weights._SAFE_TORCH", "2")
+
+
 def wrapped(state):
     return {"epoch": 3, "state_dict": state}
 
@@ -160,6 +168,7 @@ def wrapped(state):
         ("w.pt", lambda state, file: torch.save(wrapped(state), file)),
     ],
 )
+@pytest.mark.usefixtures("trusted_torch")
 def test_weights_come_from_a_file(tmp_path, donor, name, save):
     save(donor.state_dict(), tmp_path / name)
     model = seeded("timm:resnet10t", weights=str(tmp_path / name))
@@ -206,6 +215,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", sorted(WRONG))
+@pytest.mark.usefixtures("trusted_torch")
 def test_a_wrong_file_is_named_with_what_is_wrong(tmp_path, donor, name):
     make, reason = WRONG[name]
     file = tmp_path / name
@@ -215,6 +225,23 @@ def test_a_wrong_file_is_named_with_what_is_wrong(tmp_path, donor, name):
         torch.save(make(donor.state_dict()), file, pickle_module=pickle)
     with pytest.raises(ModelError, match=reason):
         part("timm:resnet10t", weights=str(file)).build(RGB, 5)
+
+
+@pytest.mark.parametrize(
+    ("version", "safe"), [("2.6.0+cu124", False), ("2.9.1", False), ("2.10.0", True)]
+)
+def test_a_pickle_is_read_only_by_a_torch_that_executes_nothing(
+    tmp_path, donor, monkeypatch, version, safe
+):
+    monkeypatch.setattr(torch, "__version__", TorchVersion(version))
+    torch.save(donor.state_dict(), tmp_path / "w.pth")
+    save_file(donor.state_dict(), tmp_path / "w.safetensors")
+    assert read_weights(tmp_path / "w.safetensors").keys() == donor.state_dict().keys()
+    if safe:
+        assert read_weights(tmp_path / "w.pth").keys() == donor.state_dict().keys()
+    else:
+        with pytest.raises(ModelError, match=r"w.pth is not read.*install torch 2\.10 or newer"):
+            read_weights(tmp_path / "w.pth")
 
 
 def test_two_sources_of_weights_are_one_too_many():

@@ -53,6 +53,16 @@ def test_adam_adds_weight_decay_to_the_gradient_and_adamw_to_the_step(rule):
     torch.testing.assert_close(path(plan), weight)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rule", ["sgd", "adam", "adamw"])
+def test_a_step_moves_every_entry(rule, dtype):
+    """Old fused kernels skipped whole vectors of numbers in half precision."""
+    weight = torch.nn.Parameter(torch.ones(67, dtype=dtype))
+    weight.grad = torch.ones_like(weight)
+    make_optimizer(Plan(lr=0.1, optimizer=rule), [weight]).step()
+    assert (weight < 1).all()
+
+
 def trainer_of(parts=None, runtime=CPU):
     fabric = make_fabric(runtime)
     model = place(tiny_net(), fabric, runtime)

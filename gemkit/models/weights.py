@@ -7,13 +7,16 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from gemkit.errors import ModelError, StorageError, some
+from gemkit.errors import GemkitError, ModelError, some
 from gemkit.files import name_of, open_plain
 from gemkit.models.foreign import first_line
 from gemkit.tensors import Tensors
 
 _WRAPPERS = ("state_dict", "model")
 """Keys under which training scripts put the weights, beside the optimizer and other things."""
+
+_SAFE_TORCH = "2.10"
+"""Older ones may execute code in a `.pth` (CVE-2025-32434, CVE-2026-24747)."""
 
 
 def read_weights(file: Path) -> Tensors:
@@ -24,8 +27,9 @@ def read_weights(file: Path) -> Tensors:
         with open_plain(file) as plain:
             if file.suffix == ".safetensors":
                 return load_file(name_of(plain))
+            _refuse_old_torch(file)
             found: object = torch.load(plain, map_location="cpu", weights_only=True)
-    except StorageError:
+    except GemkitError:
         raise
     except Exception as error:  # damaged files fail in many ways
         raise ModelError(
@@ -42,6 +46,15 @@ def read_weights(file: Path) -> Tensors:
             f"{file} holds no weights; give the state_dict of a network: tensors by name"
         )
     return dict(found)
+
+
+def _refuse_old_torch(file: Path) -> None:
+    """Refuse a pickle where torch does not read it safely."""
+    if torch.__version__ < _SAFE_TORCH:
+        raise ModelError(
+            f"{file} is not read, because torch {torch.__version__} may execute code in it; give "
+            f"a .safetensors file, or install torch {_SAFE_TORCH} or newer"
+        )
 
 
 def load_weights_(model: nn.Module, state: Tensors, source: str, title: str, classes: int) -> None:
