@@ -132,6 +132,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("gemkit")
     if name not in _HOME:
         raise AttributeError(f"module 'gemkit' has no attribute '{name}'")
     return getattr(import_module(_HOME[name]), name)
