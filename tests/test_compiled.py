@@ -25,7 +25,7 @@ WEIGHTS = 3
 """Graphs of an update: the first step, those with momentum, and those under a mask."""
 SCORES = 2
 """The first step, and those with momentum."""
-RANKED = 6
+RANKED = 6 if torch.__version__ >= "2.15" else 8
 """The same before and after ranking, which is never traced, and in both layouts of its masks."""
 
 
@@ -164,6 +164,7 @@ def test_a_compiled_update_is_the_same_at_every_learning_rate(pruner, plan, grap
     assert_close(net, updates(net_of(pruner), plan, compiled=False))
 
 
+@pytest.mark.skipif(torch.__version__ < "2.10", reason="older torch takes numbers as inputs")
 def test_a_learning_rate_that_is_a_number_would_be_noticed(graphs):
     updates(net_of("gem_miner"), PLANS["sgd"], compiled=True, by_number=True)
     assert len(graphs.update) > SCORES
