@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import torch
 
-from gemkit.compaction.race import Times, race
+from gemkit.compaction.timing import Times, time_interleaved
 
 T = TypeVar("T")
 Lap = Callable[[], object]
@@ -40,7 +40,7 @@ def race_apart(makers: Mapping[str, Maker], turns: int, threads: int) -> dict[st
             name: stack.enter_context(_process(maker, threads)) for name, maker in makers.items()
         }
         contenders = {name: partial(lap, line) for name, line in lines.items()}
-        return race(contenders, turns, clock=lambda: worked)
+        return time_interleaved(contenders, turns, clock=lambda: worked)
 
 
 @contextmanager

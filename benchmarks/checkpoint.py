@@ -18,11 +18,10 @@ from pathlib import Path
 import torch
 
 from gemkit import Data, Plan, Runtime, load_plugins
-from gemkit.cli.output_options import CHECKPOINT_MINUTES
-from gemkit.cli.training_options import BATCH_SIZE
-from gemkit.engine import search
-from gemkit.keeping import DiskKeeper
-from gemkit.parts import ModelPart
+from gemkit.cli.options import BATCH_SIZE, CHECKPOINT_MINUTES
+from gemkit.models.part import ModelPart
+from gemkit.pruning.search import search
+from gemkit.training.checkpointer import DiskCheckpointer
 
 IMAGES = 45_000
 
@@ -31,7 +30,7 @@ class Enough(Exception):  # noqa: N818
     """Everything is measured."""
 
 
-class Clock(DiskKeeper):
+class Clock(DiskCheckpointer):
     """Times every step, and then how long saving takes."""
 
     def __init__(self, folder: Path, saves: int, steps: int) -> None:
@@ -41,7 +40,7 @@ class Clock(DiskKeeper):
         self.saves, self.steps = saves, steps
         self._last = 0.0
 
-    def look(self, *, epoch_ended: bool = False) -> None:
+    def maybe_save(self, *, epoch_ended: bool = False) -> None:
         """Note how long the step took; after the last one, save again and again."""
         now = time.perf_counter()
         if self._last:
@@ -74,9 +73,9 @@ def measure(model: str, steps: int, saves: int) -> tuple[float, float, int]:
                 data,
                 plan=Plan(batch_size=BATCH_SIZE),
                 runtime=Runtime(device="cpu"),
-                keeper=clock,
+                checkpointer=clock,
             )
-        size = clock.shelf.files()[0].stat().st_size
+        size = clock.checkpoints.files()[0].stat().st_size
     return statistics.median(clock.seconds), statistics.median(clock.costs), size
 
 

@@ -20,9 +20,9 @@ from benchmarks.compaction import BATCH, CPU, PAGE, images_from, ticket_of
 from benchmarks.trial import RESULTS
 from gemkit import Data, Plan, compact, evaluate, finetune
 from gemkit.data.embedded import Digits
-from gemkit.report.host import host
-from gemkit.report.ledger import Ledger, Row, mean_and_spread
 from gemkit.report.pages import write_results
+from gemkit.runs.machine import host
+from gemkit.study.store import Ledger, Row, mean_and_spread
 
 
 class Protocol(NamedTuple):

@@ -24,14 +24,15 @@ from torch import nn
 from benchmarks.trial import RESULTS
 from gemkit import Data, Plan, Runtime, Ticket, compact, finetune, load_plugins
 from gemkit.compaction import Compact, difference
-from gemkit.compaction.race import Spread, Times, race
-from gemkit.compaction.work import work
+from gemkit.compaction.macs import count_macs
+from gemkit.compaction.timing import Spread, Times, time_interleaved
 from gemkit.data.embedded import Digits
-from gemkit.engine import search
-from gemkit.parts import DatasetPart, ModelPart
-from gemkit.report.host import host
-from gemkit.report.ledger import Ledger, Row
+from gemkit.data.part import DatasetPart
+from gemkit.models.part import ModelPart
+from gemkit.pruning.search import search
 from gemkit.report.pages import write_results
+from gemkit.runs.machine import host
+from gemkit.study.store import Ledger, Row
 
 PAGE = Path(__file__).parent.parent / "docs" / "compaction.md"
 TICKETS = (
@@ -120,7 +121,7 @@ def _races(
     used = compact(ticket, model, shape=data.shape)
     masked = ticket.apply(model).eval()
     images, _ = next(short.test.batches(BATCH))
-    epochs = race(
+    epochs = time_interleaved(
         {
             "masked": lambda: finetune(ticket, model, short, plan=plan, runtime=CPU),
             "compact": lambda: finetune(small.ticket, small.model, short, plan=plan, runtime=CPU),
@@ -130,15 +131,17 @@ def _races(
     )
     used.model.eval()
     with torch.no_grad():
-        inference = race(
+        inference = time_interleaved(
             {"masked": lambda: masked(images), "compact": lambda: used.model(images)},
             2 * turns + 1,
             clock,
         )
-    before, after, in_use = (work(one, data.shape) for one in (masked, small.model, used.model))
+    before, after, in_use = (
+        count_macs(one, data.shape) for one in (masked, small.model, used.model)
+    )
     return {
-        "multiplications": {"masked": before.all, "training": after.all, "use": in_use.all},
-        "useful": before.useful,
+        "multiplications": {"masked": before.total, "training": after.total, "use": in_use.total},
+        "useful": before.nonzero,
         "channels": [sum(one.kept for one in used.widths), sum(one.before for one in used.widths)],
         "error": difference(masked, used.model, images),
         "epoch": _told(epochs),

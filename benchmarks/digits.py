@@ -4,7 +4,7 @@
 
 Every pruner gets the same network, data, epochs and fine-tuning; learning rates are gemkit's
 defaults. Results are appended to benchmarks/results/digits.jsonl, one line per run; runs that are
-there already are not repeated. The table in the README is written anew.
+there already are not repeated. The table in the README is rewritten.
 """
 
 import argparse
@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.trial import RESULTS, measure
-from gemkit.report.ledger import Ledger, Row, mean_and_spread
 from gemkit.report.pages import write_results
+from gemkit.study.store import Ledger, Row, mean_and_spread
 
 README = Path(__file__).parent.parent / "README.md"
 LEDGER = Ledger(RESULTS / "digits.jsonl", ("pruner", "density", "seed"))
@@ -46,7 +46,7 @@ def runs() -> Iterator[Row]:
 
 def table(results: list[Row]) -> str:
     lines = [
-        "| pruner | density asked | density kept | before fine-tuning | after fine-tuning |",
+        "| pruner | target density | actual density | before fine-tuning | after fine-tuning |",
         "|---|---|---|---|---|",
     ]
     for pruner, density in CASES:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from benchmarks import growth, step
 from benchmarks.step import COMPILED, KEEPING, PLAIN, USUAL
-from gemkit.report.canvas import canvas, save
-from gemkit.report.ledger import Row
+from gemkit.report.plots import canvas, save
+from gemkit.study.store import Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,9 +17,9 @@ from benchmarks.measure import Effort, Measure, command, lines, raced, ratio
 from benchmarks.networks import SETTINGS, Setting
 from benchmarks.step import KEEPING, PLAIN
 from gemkit import Data, Plan, Runtime, load_plugins
-from gemkit.allocator import keep_memory
-from gemkit.engine import search
-from gemkit.report.ledger import Row
+from gemkit.cli.allocator import keep_memory
+from gemkit.pruning.search import search
+from gemkit.study.store import Row
 
 EPOCHS = 4
 STEPS = 3

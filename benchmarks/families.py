@@ -17,13 +17,13 @@ import torch
 
 from benchmarks.trial import RESULTS
 from gemkit import Data, Plan, Runtime, Tensors, importance, load_plugins, prunable_names, search
-from gemkit.errors import GemkitError
-from gemkit.events import Collapsed, Event
-from gemkit.parts import ModelPart
-from gemkit.probe import Batch
-from gemkit.report.ledger import Ledger, Row
+from gemkit.core.errors import GemkitError
+from gemkit.core.events import Collapsed, Event
+from gemkit.core.probe import Batch
+from gemkit.models.part import ModelPart
+from gemkit.pruning.signal import trace
 from gemkit.report.pages import write_results
-from gemkit.signal import trace
+from gemkit.study.store import Ledger, Row
 
 PAGE = Path(__file__).parent.parent / "docs" / "models.md"
 CLASSES = 4

@@ -13,8 +13,8 @@ from benchmarks.measure import Effort, Measure, command, lines, raced, ratio
 from benchmarks.networks import SETTINGS, WIDTHS
 from benchmarks.step import KEEPING, step_of
 from gemkit import Data, Plan, Runtime, load_plugins
-from gemkit.engine import search
-from gemkit.report.ledger import Row
+from gemkit.pruning.search import search
+from gemkit.study.store import Row
 
 DENSITIES = (0.5, 0.2, 0.05, 0.01)
 ROUNDS = (1, 10, 100)

@@ -15,11 +15,13 @@ import torch
 
 from benchmarks.measure import lines
 from benchmarks.networks import SETTINGS
-from gemkit import Plan, load_plugins, optimizers
-from gemkit.freezing import freeze
-from gemkit.masking import MaskedNet
-from gemkit.tensors import generator, prunable_names
+from gemkit import Plan, load_plugins
+from gemkit.core.prunable import prunable_names
+from gemkit.core.tensors import generator
+from gemkit.pruning.freeze import freeze
+from gemkit.pruning.masked import MaskedNet
 from gemkit.testing import simulated
+from gemkit.training import optimizers
 
 NETWORKS = ("resnet20", "vgg16", "timm resnet50", "timm vit_tiny")
 PRUNERS = ("gem_miner", "edge_popup", "global_ep", "finetune")
@@ -28,7 +30,6 @@ PRUNERS = ("gem_miner", "edge_popup", "global_ep", "finetune")
 def measure(network: str, pruner: str) -> dict[str, Any]:
     """Take two updates after a freeze, and tell what the second one did."""
     device = simulated.install()
-    optimizers.FUSED.add(device.type)  # it has what CUDA has
     model = SETTINGS[network].build().to(memory_format=torch.channels_last).to(device)
     recipe = load_plugins(only=[]).recipe("magnitude" if pruner == "finetune" else pruner)
     names = prunable_names(model)

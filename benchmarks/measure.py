@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import torch
 
-from gemkit.compaction.race import Spread, Times
-from gemkit.report.host import host
-from gemkit.report.ledger import Row
+from gemkit.compaction.timing import Spread, Times
+from gemkit.runs.machine import host
+from gemkit.study.store import Row
 
 
 class Effort(NamedTuple):

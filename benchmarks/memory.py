@@ -21,7 +21,7 @@ from benchmarks.apart import alone
 from benchmarks.measure import Effort, Measure, command, lines
 from benchmarks.networks import SETTINGS, WIDTHS
 from benchmarks.step import STEPS, step_of
-from gemkit.report.ledger import Row
+from gemkit.study.store import Row
 
 NETWORKS = ("vgg16 batch 8", "timm resnet50")
 SMALL = f"resnet20 width {WIDTHS[0]}"

@@ -6,7 +6,7 @@
 Every method gets the same network, data, seeds and fine-tuning, with gemkit's defaults for
 everything else. Results are appended to benchmarks/results, and runs that are there already are
 not repeated. The tables are written into docs/methods.md; ¹ marks tickets that lost whole layers.
-Where tickets keep less than was asked for, it is said how much.
+If tickets keep less than the target density, the actual density is in parentheses.
 """
 
 import argparse
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.trial import RESULTS, measure
-from gemkit.report.ledger import Ledger, Row, mean_and_spread
 from gemkit.report.pages import write_results
+from gemkit.study.store import Ledger, Row, mean_and_spread
 
 PAGE = Path(__file__).parent.parent / "docs" / "methods.md"
 DENSITIES = (0.2, 0.05, 0.014)
@@ -77,7 +77,7 @@ def runs(name: str, protocol: Protocol) -> Iterator[Row]:
 
 def table(rows: list[Row]) -> str:
     """Draw the results of one protocol as a Markdown table."""
-    titles = [f"density {density:g}" for density in DENSITIES]
+    titles = [f"target density {density:g}" for density in DENSITIES]
     lines = [
         f"| pruner | search epochs | search, CPU seconds | {' | '.join(titles)} |",
         f"|---|---|---|{'---|' * len(titles)}",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gemkit import load_plugins
-from gemkit.parts import ModelPart
+from gemkit.models.part import ModelPart
 
 Batch = tuple[Tensor, Tensor]
 CLASSES = 10

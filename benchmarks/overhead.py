@@ -14,10 +14,11 @@ import torch
 from torch import nn
 
 from gemkit import Plan, load_plugins
-from gemkit.compaction.race import race
-from gemkit.masking import MaskedNet
-from gemkit.optimizers import make_optimizer
-from gemkit.tensors import generator, prunable_names
+from gemkit.compaction.timing import time_interleaved
+from gemkit.core.prunable import prunable_names
+from gemkit.core.tensors import generator
+from gemkit.pruning.masked import MaskedNet
+from gemkit.training.optimizers import make_optimizer
 
 LAYERS = 20
 PLAN = Plan(lr=1e-3)
@@ -71,7 +72,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=500, help="how often each is timed")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    times = race({"dense": dense(), "gem_miner": searching()}, given.turns)
+    times = time_interleaved({"dense": dense(), "gem_miner": searching()}, given.turns)
     ratio = times["gem_miner"].ratio(times["dense"])
     print(json.dumps({"ratio": ratio}) if given.json else f"{ratio:.2f} updates of fused SGD")
 

@@ -32,15 +32,14 @@ from safetensors.numpy import save_file
 
 from benchmarks.regression_cases import PLAN, Case, cases, images, network
 from gemkit import Plan, Runtime, Tensors, Ticket, finetune, search
-from gemkit.errors import Stopped
-from gemkit.keeping import DiskKeeper, Keeper
-from gemkit.report.host import host
-from gemkit.stateful import Stateful
+from gemkit.core.errors import Stopped
+from gemkit.core.state import Stateful
+from gemkit.runs.machine import host
+from gemkit.training.checkpointer import Checkpointer, DiskCheckpointer
 
 RECORD = Path(__file__).parent.parent / "tests" / "golden" / "regression.safetensors"
 RENEW = "python -m benchmarks.regression --write"
 RUNTIME = Runtime(device="cpu", precision="64")
-DENSITY = 0.3
 TUNING_EPOCHS = 2
 TOLERANCE = 1e-10
 """How far numbers may differ on another machine, as a fraction of a layer's largest entry."""
@@ -52,33 +51,35 @@ Outcome = dict[str, Tensors]
 """The tensors of every stage of a case, by name."""
 Arrays = Mapping[str, np.ndarray]
 """The same as recorded: one array for a stage, masks packed into bits."""
-Run = Callable[[Keeper], Ticket]
-"""A search or a fine-tuning, to be carried out with this keeper."""
+Run = Callable[[Checkpointer], Ticket]
+"""A search or a fine-tuning, to be carried out with this checkpointer."""
 
 
 # --- runs ----------------------------------------------------------------------------------------
 
 
-class Watching(Keeper):
-    """Pass everything to another keeper, and hold on to the network that is searched."""
+class Watching(Checkpointer):
+    """Pass everything to another checkpointer, and hold on to the network that is searched."""
 
-    def __init__(self, keeper: Keeper) -> None:
-        self.keeper = keeper
+    def __init__(self, checkpointer: Checkpointer) -> None:
+        self.checkpointer = checkpointer
         self.net: Stateful | None = None
 
     def begin(self, phase: str, fabric: Fabric, parts: Mapping[str, Stateful]) -> None:
         """Note the network."""
         self.net = parts["net"]
-        self.keeper.begin(phase, fabric, parts)
+        self.checkpointer.begin(phase, fabric, parts)
 
-    def look(self, *, epoch_ended: bool = False) -> None:
-        """Save if the other keeper does."""
-        self.keeper.look(epoch_ended=epoch_ended)
+    def maybe_save(self, *, epoch_ended: bool = False) -> None:
+        """Save if the other checkpointer does."""
+        self.checkpointer.maybe_save(epoch_ended=epoch_ended)
 
     def scores(self) -> Tensors:
         """Return the learned scores, which a ticket does not hold; none if scores are measured."""
         assert self.net is not None, "the search has begun"
-        return {name: score.clone() for name, score in self.net.state().get("scores", {}).items()}
+        return {
+            name: score.clone() for name, score in self.net.state_dict().get("scores", {}).items()
+        }
 
 
 @cache
@@ -91,7 +92,7 @@ def processor() -> Fabric:
 
 def straight(run: Run, phase: str) -> Ticket:
     """Run without interruption."""
-    return run(Keeper())
+    return run(Checkpointer())
 
 
 def interrupted(folder: Path, run: Run, phase: str) -> Ticket:
@@ -99,7 +100,7 @@ def interrupted(folder: Path, run: Run, phase: str) -> Ticket:
     for last in chain([2], repeat(13)):
         asked = partial(_signal_at, last, count(1))
         try:
-            return run(DiskKeeper(folder / phase, "regression", asked_to_stop=asked))
+            return run(DiskCheckpointer(folder / phase, "regression", asked_to_stop=asked))
         except Stopped:
             continue
     raise AssertionError("not reached: the last run returns")
@@ -113,15 +114,15 @@ def carry_out(case: Case, way: Callable[[Run, str], Ticket] = straight) -> Outco
     """Search and fine-tune, with or without interruptions."""
     plan = Plan.model_validate({**PLAN.model_dump(), **case.plan})
     where = {"data": images(), "plan": plan, "runtime": RUNTIME, "fabric": processor()}
-    watching = Watching(Keeper())
+    watching = Watching(Checkpointer())
 
-    def find(keeper: Keeper) -> Ticket:
-        watching.keeper = keeper
-        how = {**where, "density": DENSITY, "on_collapse": "warn", "keeper": watching}
+    def find(checkpointer: Checkpointer) -> Ticket:
+        watching.checkpointer = checkpointer
+        how = {**where, "density": case.density, "on_collapse": "warn", "checkpointer": watching}
         return search(case.recipe(), network(), **how)
 
-    def tune(keeper: Keeper) -> Ticket:
-        return finetune(ticket, network(), epochs=TUNING_EPOCHS, keeper=keeper, **where)
+    def tune(checkpointer: Checkpointer) -> Ticket:
+        return finetune(ticket, network(), epochs=TUNING_EPOCHS, checkpointer=checkpointer, **where)
 
     ticket = way(find, "search")
     tuned = way(tune, "finetune")

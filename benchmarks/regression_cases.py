@@ -20,6 +20,8 @@ IMAGES = 120
 _TWO_ROUNDS = {"schedule.fraction": 0.5}
 _WARM = {"rewind.weights": 1.5, "rewind.clock": 1.5}
 _PULL = {"regularizer.weight": 2e-3}
+_GATES = {"regularizer.weight": 3e-3}
+_OFTEN = {"schedule.every": 3}
 SMALLER: dict[str, dict[str, Any]] = {
     "gem_miner": _PULL,
     "gradual_ep_l2": _PULL,
@@ -33,6 +35,10 @@ SMALLER: dict[str, dict[str, Any]] = {
     "synflow": {"schedule.rounds": 5},
     "force": {"scores.rounds": 3},
     "iter_snip": {"schedule.rounds": 3},
+    "lamp": _TWO_ROUNDS,
+    "rigl": _OFTEN,
+    "set": _OFTEN,
+    "continuous_sparsification": {"scores.start": 0.02, "regularizer.weight": 1e-3},
 }
 """Options for short searches: strong penalties, few rounds."""
 
@@ -44,6 +50,7 @@ class Case(NamedTuple):
     parts: Mapping[str, Any] = {}
     options: Mapping[str, Any] = {}
     plan: Mapping[str, Any] = {}
+    density: float = 0.3
 
     def recipe(self) -> Recipe:
         """Resolve the pruner, its parts and options."""
@@ -94,6 +101,22 @@ VARIANTS = {
     "imp_long_warm, adam": _trained("imp_long_warm", optimizer="adam"),
     "random, cubic": Case("random", {"schedule": "cubic"}),
     "random, linear": Case("random", {"schedule": "linear"}),
+    "gem_miner, rows": _gem(structure="rows", allocation="uniform"),
+    "gem_miner, filters": _gem(structure="filters", allocation="uniform"),
+    "gem_miner, nm": _gem(structure="nm")._replace(density=0.5),
+    "edge_popup, rows": _popup({}, structure="rows"),
+    "edge_popup, filters": _popup({}, structure="filters"),
+    "edge_popup, nm": _popup({}, structure="nm")._replace(density=0.5),
+    "magnitude, filters": Case("gradual_magnitude", {"structure": "filters"}),
+    "gem_miner, kl": _gem(objective="kl"),
+    "gem_miner, smoothed": _gem({**_PULL, "objective.smoothing": 0.1}, objective="cross_entropy"),
+    "gem_miner, both": _gem({**_PULL, "train": "both"}),
+    "gem_miner, skip": _gem({**_PULL, "prunable.skip": ["stem.*"]}),
+    "gem_miner, gate_sum": _gem(_GATES, regularizer="gate_sum"),
+    "lamp, snip": Case("lamp", {"scores": {"name": "lamp", "of": "snip"}}, _TWO_ROUNDS),
+    "rigl, filters": Case("rigl", {"structure": "filters"}, _OFTEN, density=0.5),
+    "rigl, adam": Case("rigl", options=_OFTEN, plan={"optimizer": "adam"}),
+    "movement, adam": Case("movement", plan={"optimizer": "adam"}),
 }
 """One change each, so that every part and every optimizer is in some case."""
 

@@ -17,10 +17,10 @@ from benchmarks.memory import held, highest_during
 from benchmarks.networks import CLASSES, SETTINGS
 from benchmarks.step import KEEPING, step_of
 from gemkit import importance, load_plugins
-from gemkit.allocator import keep_memory
-from gemkit.parts import Scores
-from gemkit.report.ledger import Row
-from gemkit.wording import number_of
+from gemkit.cli.allocator import keep_memory
+from gemkit.core.text import number_of
+from gemkit.parts.scores import Scores
+from gemkit.study.store import Row
 
 METHODS = ("magnitude", "snip", "grasp", "synflow", "prospr")
 PROSPR_STEPS = (1, 3, 10)

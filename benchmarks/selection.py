@@ -12,8 +12,8 @@ from torch import Tensor
 
 from benchmarks.measure import Effort, Measure, command, lines, raced, ratio
 from gemkit import select
-from gemkit.compaction.race import race
-from gemkit.report.ledger import Row
+from gemkit.compaction.timing import time_interleaved
+from gemkit.study.store import Row
 
 SIZES = {"1M": 10**6, "15M": 15 * 10**6, "100M": 10**8}
 DENSITY = 0.005
@@ -41,7 +41,10 @@ def measure(size: str, effort: Effort) -> Row:
     }
     if len(together) <= SIZES["15M"]:
         contenders["sort"] = lambda: together.sort()
-    return {"scores": len(together), **raced(race(contenders, effort.turns), "kthvalue")}
+    return {
+        "scores": len(together),
+        **raced(time_interleaved(contenders, effort.turns), "kthvalue"),
+    }
 
 
 def table(rows: list[Row]) -> str:

@@ -15,8 +15,8 @@ from benchmarks import epoch, growth, memory, scoring, selection, startup, step
 from benchmarks.drawing import draw
 from benchmarks.measure import Effort, effort_options
 from benchmarks.trial import RESULTS
-from gemkit.report.ledger import Ledger
 from gemkit.report.pages import write_results
+from gemkit.study.store import Ledger
 
 PAGE = Path(__file__).parent.parent / "docs" / "speed.md"
 FIGURES = PAGE.parent / "figures"

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from benchmarks.measure import Effort, Measure, command, lines, raced
-from gemkit.compaction.race import race
-from gemkit.report.ledger import Row
+from gemkit.compaction.timing import time_interleaved
+from gemkit.study.store import Row
 
 GEMKIT = (sys.executable, "-m", "gemkit")
 COMMANDS: dict[str, Sequence[str]] = {
@@ -28,7 +28,7 @@ def measure(subject: str, effort: Effort) -> Row:
     """Race all commands."""
     start = partial(subprocess.run, check=True, capture_output=True)
     contenders = {name: partial(start, words) for name, words in COMMANDS.items()}
-    return raced(race(contenders, effort.turns), "python -c pass")
+    return raced(time_interleaved(contenders, effort.turns), "python -c pass")
 
 
 def table(rows: list[Row]) -> str:

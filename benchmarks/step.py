@@ -22,14 +22,16 @@ from benchmarks.measure import Effort, Measure, command, lines, raced, ratio
 from benchmarks.networks import SETTINGS, Batch
 from benchmarks.usual import usual_step
 from gemkit import Plan, Runtime, load_plugins
-from gemkit.allocator import keep_memory
-from gemkit.freezing import freeze
-from gemkit.masking import MaskedNet
-from gemkit.optimizers import make_optimizer
-from gemkit.recipe import Recipe
-from gemkit.report.ledger import Row
-from gemkit.tensors import generator, parameters_of, prunable_names
-from gemkit.training import Trainer, make_fabric, place
+from gemkit.cli.allocator import keep_memory
+from gemkit.core.prunable import prunable_names
+from gemkit.core.tensors import generator, parameters_of
+from gemkit.parts.recipe import Recipe
+from gemkit.pruning.freeze import freeze
+from gemkit.pruning.masked import MaskedNet
+from gemkit.study.store import Row
+from gemkit.training.device import make_fabric, place
+from gemkit.training.optimizers import make_optimizer
+from gemkit.training.trainer import Trainer
 
 PLAIN, KEEPING = "plain", "plain, keeping memory"
 USUAL, COMPILED = "gem_miner as usual", "gem_miner, compiled update"

@@ -17,12 +17,14 @@ import torch.nn.functional as F
 from benchmarks.trial import RESULTS
 from gemkit import Data, Plan, Runtime, evaluate, finetune, load_plugins
 from gemkit import search as find
+from gemkit.data.part import DatasetPart
 from gemkit.data.source import Source
-from gemkit.lab import lab_for
-from gemkit.parts import DatasetPart, ModelPart, SanityCheck
-from gemkit.report.host import host
-from gemkit.report.ledger import Ledger, Row, mean_and_spread
+from gemkit.models.part import ModelPart
 from gemkit.report.pages import write_results
+from gemkit.runs.machine import host
+from gemkit.sanity.check import SanityCheck
+from gemkit.sanity.context import context_of
+from gemkit.study.store import Ledger, Row, mean_and_spread
 
 PAGE = Path(__file__).parent.parent / "docs" / "models.md"
 NETWORKS = ("resnet18", "regnety_002", "cait_xxs24_224", "mixer_s16_224", "resnet50")
@@ -72,9 +74,9 @@ def measure(run: Row) -> Row:
         recipe, model, data, density=run["density"], plan=plan, seed=seed, runtime=runtime,
         on_collapse="warn",
     )  # fmt: skip
-    lab = lab_for(ticket, data=data, build=build, registry=registry, runtime=runtime)
+    context = context_of(ticket, data=data, build=build, registry=registry, runtime=runtime)
     row = dict(run)
-    for name, one in (("ticket", ticket), ("shuffled", check.control(ticket, lab))):
+    for name, one in (("ticket", ticket), ("shuffled", check.control(ticket, context))):
         training = plan.lasting(run["finetune_epochs"])
         trained = finetune(one, model, data, plan=training, runtime=runtime)
         row[f"{name}_before"] = evaluate(one, model, data, runtime=runtime)
@@ -96,7 +98,7 @@ def planned() -> list[Row]:
 def table(rows: list[Row]) -> str:
     """Draw the results as a Markdown table."""
     lines = [
-        "| network | pruner | density kept | ticket, before → after | shuffled, before → after |",
+        "| network | pruner | actual density | ticket, before → after | shuffled, before → after |",
         "|---|---|---|---|---|",
     ]
     for network in NETWORKS:

@@ -6,11 +6,12 @@ from pathlib import Path
 import torch
 
 from gemkit import Plan, Runtime, evaluate, finetune, load_plugins, search
-from gemkit.engine import finetune_plan
-from gemkit.errors import CollapseError
-from gemkit.parts import DatasetPart, ModelPart
-from gemkit.report.host import host
-from gemkit.report.ledger import Row
+from gemkit.core.errors import CollapseError
+from gemkit.data.part import DatasetPart
+from gemkit.models.part import ModelPart
+from gemkit.pruning.finetune import finetune_plan
+from gemkit.runs.machine import host
+from gemkit.study.store import Row
 
 RESULTS = Path(__file__).parent / "results"
 

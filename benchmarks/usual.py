@@ -14,7 +14,7 @@ from torch.nn.utils import parametrize
 
 from benchmarks.apart import Lap
 from benchmarks.networks import Batch
-from gemkit.tensors import prunable_names
+from gemkit.core.prunable import prunable_names
 
 PENALTY = 1e-4
 

@@ -1,7 +1,7 @@
-"""gemkit: sparse subnetworks at initialization, every pruner a choice of interchangeable parts.
+"""gemkit: find sparse subnetworks at initialization, with pruners made of interchangeable parts.
 
-Names are loaded when first used, so that `import gemkit` (and with it `gemkit --help`) does not
-wait for torch.
+Public names are imported on first use, so that `import gemkit` and `gemkit --help` do not import
+torch.
 """
 
 from importlib import import_module
@@ -10,76 +10,108 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gemkit.api import importance, search, select
     from gemkit.compaction import compact, finetune
+    from gemkit.core.errors import GemkitError
+    from gemkit.core.probe import Probe, Wanted
+    from gemkit.core.prunable import prunable_names
+    from gemkit.core.selection import Shares
+    from gemkit.core.tensors import Tensors
+    from gemkit.data.part import DatasetPart
     from gemkit.data.source import Data
-    from gemkit.engine import evaluate
-    from gemkit.errors import GemkitError
-    from gemkit.hookspecs import hookimpl
-    from gemkit.parts import (
-        Allocation,
-        DatasetPart,
-        Freeze,
-        FreezeSchedule,
-        Initializer,
-        LearnedScores,
-        MeasuredScores,
-        ModelPart,
-        Observer,
-        Part,
-        Regularizer,
-        Rounding,
-        SanityCheck,
-        Scores,
-    )
-    from gemkit.plan import Plan, Runtime
-    from gemkit.plugins import load_plugins
-    from gemkit.probe import Probe, Wanted
-    from gemkit.readiness import prepare
-    from gemkit.recipe import Recipe, Rewind
-    from gemkit.registry import Registry
+    from gemkit.models.part import ModelPart
+    from gemkit.parts.allocation import Allocation
+    from gemkit.parts.initializer import Initializer
+    from gemkit.parts.now import Now
+    from gemkit.parts.objective import Objective
+    from gemkit.parts.observer import Observer
+    from gemkit.parts.part import Part
+    from gemkit.parts.recipe import Recipe, Rewind, Scope
+    from gemkit.parts.regularizer import Regularizer
+    from gemkit.parts.rounding import Rounding
+    from gemkit.parts.schedule import Freeze, FreezeSchedule
+    from gemkit.parts.scores import LearnedScores, MeasuredScores, Scores
+    from gemkit.parts.structure import Structure
+    from gemkit.plugins.loader import load_plugins
+    from gemkit.plugins.markers import hookimpl
+    from gemkit.plugins.registry import Registry
+    from gemkit.pruning.finetune import evaluate
+    from gemkit.pruning.prepare import prepare
     from gemkit.runs.config import RunConfig, RunSettings, load_config
     from gemkit.runs.progress import Progress
     from gemkit.runs.result import RunResult
     from gemkit.runs.run import load_preset, resume, run
-    from gemkit.selection import Shares
-    from gemkit.tensors import Tensors, prunable_names
-    from gemkit.ticket import Ticket
+    from gemkit.sanity.check import SanityCheck
+    from gemkit.sanity.measurement import Measurement
+    from gemkit.tickets.ticket import Ticket
+    from gemkit.training.plan import Plan, Runtime
 
 _HOMES = {
-    "gemkit.api": ("importance", "search", "select"),
-    "gemkit.compaction": ("compact", "finetune"),
+    "gemkit.api": (
+        "importance",
+        "search",
+        "select",
+    ),
+    "gemkit.compaction": (
+        "compact",
+        "finetune",
+    ),
+    "gemkit.core.errors": ("GemkitError",),
+    "gemkit.core.prunable": ("prunable_names",),
+    "gemkit.core.probe": (
+        "Probe",
+        "Wanted",
+    ),
+    "gemkit.core.selection": ("Shares",),
+    "gemkit.core.tensors": ("Tensors",),
+    "gemkit.data.part": ("DatasetPart",),
     "gemkit.data.source": ("Data",),
-    "gemkit.engine": ("evaluate",),
-    "gemkit.errors": ("GemkitError",),
-    "gemkit.hookspecs": ("hookimpl",),
-    "gemkit.parts": (
-        "Allocation",
-        "DatasetPart",
+    "gemkit.models.part": ("ModelPart",),
+    "gemkit.parts.allocation": ("Allocation",),
+    "gemkit.parts.initializer": ("Initializer",),
+    "gemkit.parts.now": ("Now",),
+    "gemkit.parts.objective": ("Objective",),
+    "gemkit.parts.observer": ("Observer",),
+    "gemkit.parts.part": ("Part",),
+    "gemkit.parts.recipe": (
+        "Recipe",
+        "Rewind",
+        "Scope",
+    ),
+    "gemkit.parts.regularizer": ("Regularizer",),
+    "gemkit.parts.rounding": ("Rounding",),
+    "gemkit.parts.schedule": (
         "Freeze",
         "FreezeSchedule",
-        "Initializer",
+    ),
+    "gemkit.parts.scores": (
         "LearnedScores",
         "MeasuredScores",
-        "ModelPart",
-        "Observer",
-        "Part",
-        "Regularizer",
-        "Rounding",
-        "SanityCheck",
         "Scores",
     ),
-    "gemkit.plan": ("Plan", "Runtime"),
-    "gemkit.plugins": ("load_plugins",),
-    "gemkit.readiness": ("prepare",),
-    "gemkit.probe": ("Probe", "Wanted"),
-    "gemkit.recipe": ("Recipe", "Rewind"),
-    "gemkit.registry": ("Registry",),
-    "gemkit.runs.config": ("RunConfig", "RunSettings", "load_config"),
+    "gemkit.parts.structure": ("Structure",),
+    "gemkit.plugins.loader": ("load_plugins",),
+    "gemkit.plugins.markers": ("hookimpl",),
+    "gemkit.plugins.registry": ("Registry",),
+    "gemkit.pruning.finetune": ("evaluate",),
+    "gemkit.pruning.prepare": ("prepare",),
+    "gemkit.runs.config": (
+        "RunConfig",
+        "RunSettings",
+        "load_config",
+    ),
     "gemkit.runs.progress": ("Progress",),
     "gemkit.runs.result": ("RunResult",),
-    "gemkit.runs.run": ("load_preset", "resume", "run"),
-    "gemkit.selection": ("Shares",),
-    "gemkit.tensors": ("Tensors", "prunable_names"),
-    "gemkit.ticket": ("Ticket",),
+    "gemkit.runs.run": (
+        "load_preset",
+        "resume",
+        "run",
+    ),
+    "gemkit.sanity.check": ("SanityCheck",),
+    "gemkit.sanity.measurement": ("Measurement",),
+    "gemkit.tickets.ticket": ("Ticket",),
+    "gemkit.training.plan": (
+        "Plan",
+        "Runtime",
+    ),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -93,7 +125,10 @@ __all__ = [
     "Initializer",
     "LearnedScores",
     "MeasuredScores",
+    "Measurement",
     "ModelPart",
+    "Now",
+    "Objective",
     "Observer",
     "Part",
     "Plan",
@@ -109,8 +144,10 @@ __all__ = [
     "RunSettings",
     "Runtime",
     "SanityCheck",
+    "Scope",
     "Scores",
     "Shares",
+    "Structure",
     "Tensors",
     "Ticket",
     "Wanted",

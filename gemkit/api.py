@@ -1,4 +1,4 @@
-"""gemkit from Python: names resolved, everything else as in the engine."""
+"""The Python API: resolves the names of pruners and parts, and calls the engine."""
 
 import math
 import os
@@ -10,24 +10,25 @@ import torch
 from lightning_fabric import Fabric
 from torch import nn
 
-from gemkit import engine
-from gemkit.collapse import CollapsePolicy
+from gemkit.core.errors import ImportanceError, OptionError
+from gemkit.core.probe import Batch, Probe
+from gemkit.core.prunable import prunable_names
+from gemkit.core.selection import keep_top
+from gemkit.core.tensors import Tensors, generator, parameters_of
 from gemkit.data.source import Data
-from gemkit.errors import ImportanceError, OptionError
-from gemkit.freezing import measure
-from gemkit.keeping import Keeper
-from gemkit.parts import Allocation, LearnedScores, Scores
-from gemkit.phase import Listener
-from gemkit.plan import Plan, Runtime
-from gemkit.plugins import load_plugins
-from gemkit.probe import Batch, Probe
-from gemkit.provenance import versions_of
-from gemkit.readiness import prepare as prepared
-from gemkit.recipe import Recipe
-from gemkit.registry import Registry
-from gemkit.selection import keep_top, refuse_ties
-from gemkit.tensors import Tensors, generator, parameters_of, prunable_names
-from gemkit.ticket import Ticket
+from gemkit.parts.allocation import Allocation
+from gemkit.parts.recipe import Recipe
+from gemkit.parts.scores import LearnedScores, Scores
+from gemkit.plugins.loader import load_plugins
+from gemkit.plugins.provenance import versions_of
+from gemkit.plugins.registry import Registry
+from gemkit.pruning import search as pruning
+from gemkit.pruning.freeze import measure
+from gemkit.pruning.prepare import prepare as prepared
+from gemkit.tickets.ticket import Ticket
+from gemkit.training.checkpointer import Checkpointer
+from gemkit.training.loop import Listener
+from gemkit.training.plan import CollapsePolicy, Plan, Runtime
 
 
 def search(
@@ -44,7 +45,7 @@ def search(
     observers: Sequence[Listener] = (),
     fabric: Fabric | None = None,
     on_ticket: Callable[[Ticket], None] | None = None,
-    keeper: Keeper | None = None,
+    checkpointer: Checkpointer | None = None,
     prepare: bool = False,
     prune_frozen: bool = False,
 ) -> Ticket:
@@ -52,25 +53,24 @@ def search(
 
     Args:
         recipe: a recipe, or the name of a registered pruner such as `"gem_miner"`.
-        model: any `nn.Module` that maps images to logits; it is left as it was.
-        data: what to train on, for example `Data.of_tensors(train=(x, y), test=(x, y))`.
+        model: any `nn.Module` that maps images to logits; it is not changed.
+        data: the data, for example `Data.of_tensors(train=(x, y), test=(x, y))`.
         density: the fraction of prunable weights to keep.
         epochs: how long to search; overrides `plan.epochs`. One-shot pruners do not train, and
             iterative ones train every round that long.
-        seed: draws weights, scores and data order; the same seed gives the same bits on a CPU.
+        seed: for weights, scores and data order; the same seed gives the same bits on a CPU.
         plan: batch size, optimizer and learning rate.
-        runtime: device, precision, compilation. Several devices need a process each: start the
-            script with torchrun, or launch a Fabric and pass it on. Every process then returns
-            the same ticket.
-        on_collapse: what to do when a layer or every path is lost.
+        runtime: device, precision, compilation. Several devices need one process each: start the
+            script with torchrun, or pass a launched Fabric. Every process returns the same ticket.
+        on_collapse: what to do when a layer loses every weight, or the network every path.
         observers: functions called with every event of the run.
-        fabric: a launched Fabric to compute with, instead of one made for `runtime`.
-        on_ticket: called with the ticket of every density on the way, the last one included, by
-            pruners that train weights between freezes: one search gives a ladder of tickets.
-        keeper: saves the search as it goes, and resumes it; see `gemkit.keeping.DiskKeeper`.
-        prepare: search in a copy in which signal reaches every layer; see `gemkit.prepare`.
-        prune_frozen: prune frozen weights (`requires_grad=False`), too. They are never trained or
-            drawn again; by default they are not pruned either, and a `Noted` event names them.
+        fabric: a launched Fabric to use instead of one made for `runtime`.
+        on_ticket: called with the ticket of every level, including the last, by pruners that train
+            weights between freezes.
+        checkpointer: saves the search, and resumes it; see `gemkit.training.checkpointer`.
+        prepare: search a copy in which signal reaches every layer; see `gemkit.prepare`.
+        prune_frozen: also prune frozen weights (`requires_grad=False`), without training or
+            redrawing them. By default they are not pruned, and a `Noted` event names them.
     """
     registry = _registry()
     if prepare:
@@ -79,10 +79,10 @@ def search(
         recipe = registry.recipe(recipe)
     plugins = versions_of(recipe.parts().values(), registry)
 
-    def signed(ticket: Ticket) -> Ticket:
+    def with_versions(ticket: Ticket) -> Ticket:
         return ticket.with_info(versions=ticket.info.versions | plugins)
 
-    ticket = engine.search(
+    ticket = pruning.search(
         recipe,
         model,
         data,
@@ -93,11 +93,11 @@ def search(
         on_collapse=on_collapse,
         observers=observers,
         fabric=fabric,
-        on_ticket=on_ticket and (lambda rung: on_ticket(signed(rung))),
-        keeper=keeper,
+        on_ticket=on_ticket and (lambda level: on_ticket(with_versions(level))),
+        checkpointer=checkpointer,
         prune_frozen=prune_frozen,
     )
-    return signed(ticket)
+    return with_versions(ticket)
 
 
 def importance(
@@ -111,17 +111,17 @@ def importance(
     prune_frozen: bool = False,
     **fields: Any,  # noqa: ANN401 - the options of whatever part is named
 ) -> Tensors:
-    """Return what a score assigns to every prunable weight of your model; higher = keep.
+    """Return the importance of every prunable weight of a model; higher means keep.
 
     Args:
-        scores: a scores part that measures, or its registered name with `fields` as its options.
-            Learned scores are refused: only a search makes more of them than chance.
-        model: any `nn.Module`; it is left exactly as it was.
+        scores: a measured score, or its registered name with `fields` as its options. Learned
+            scores are refused: before a search they are random.
+        model: any `nn.Module`; it is not changed.
         batches: (images, labels) pairs, all of which are used, in order.
-        alive: masks of what is still in the network; the rest counts as zero.
-        density: what would be kept, for the few scores that depend on it.
+        alive: masks of the alive weights; the others count as zero.
+        density: the target density, for the few scores that depend on it.
         seed: for scores that draw random numbers.
-        prune_frozen: measure frozen weights (`requires_grad=False`), too; else they are left out.
+        prune_frozen: also measure frozen weights (`requires_grad=False`).
         fields: options of the part when it is given by name.
     """
     if isinstance(scores, str):
@@ -129,11 +129,11 @@ def importance(
         assert isinstance(part, Scores)
         scores = part
     elif fields:
-        raise OptionError(f"give options inside the part: {type(scores).__name__}(...)")
+        raise OptionError(f"set options in the part itself: {type(scores).__name__}(...)")
     if isinstance(scores, LearnedScores):
         raise ImportanceError(
-            f"scores '{scores.name}' are learned: until a search has trained them they are drawn "
-            "by chance, and say nothing about a network; use gemkit.search, or scores that measure"
+            f"scores '{scores.name}' are learned: before a search they are random and say nothing "
+            "about the network; use gemkit.search, or measured scores"
         )
     parameters = parameters_of(model, prunable_names(model, frozen=prune_frozen))
     dense = {name: parameter.detach() for name, parameter in parameters.items()}
@@ -161,27 +161,25 @@ def select(
     alive: Tensors | None = None,
     allow_ties: bool = False,
 ) -> Tensors:
-    """Return boolean masks that keep exactly the budget: round-half-up(density · all weights).
+    """Return boolean masks that keep exactly round-half-up(density · all weights).
 
-    The highest importance wins, ties go to the lower index, and what is not `alive` never
-    returns. `allocation` says how layers share the budget. A layer whose weights are all equally
-    important, and of which only some would stay, is an error unless `allow_ties`.
+    The highest importance wins, ties go to the lower index, and weights that are not `alive` are
+    never kept. `allocation` decides how layers share the budget. A layer of equally important
+    weights of which only some would be kept is an error unless `allow_ties`.
     """
     if not 0 < density <= 1:
-        raise OptionError(f"density {density} must lie in (0, 1]: it is the fraction to keep")
+        raise OptionError(f"density {density} must be in (0, 1]: it is the fraction to keep")
     if isinstance(allocation, str):
         part = _registry().build("allocations", allocation)
         assert isinstance(part, Allocation)
         allocation = part
     masks = _all_alive(importance, alive)
-    chosen = keep_top(importance, masks, allocation.keep(importance, masks, density))
-    if not allow_ties:
-        refuse_ties(importance, masks, chosen, in_use=masks)
-    return chosen
+    shares = allocation.keep(importance, masks, density)
+    return keep_top(importance, masks, shares, in_use=None if allow_ties else masks)
 
 
 def _in_format_of(weights: Tensors, importance: Tensors) -> Tensors:
-    """Convert importance to the weights' number format, scaled as a whole where it would not fit.
+    """Convert importance to the dtype of the weights, scaled by a power of two if it would not fit.
 
     One power of two for the whole network changes neither the ranking nor any digit.
     """
@@ -193,7 +191,7 @@ def _in_format_of(weights: Tensors, importance: Tensors) -> Tensors:
 
 
 def _all_alive(like: Tensors, alive: Tensors | None) -> Tensors:
-    """Return the masks as booleans, everything alive where none are given."""
+    """Return boolean masks; all weights are alive if none are given."""
     if alive is None:
         return {name: torch.ones_like(tensor, dtype=torch.bool) for name, tensor in like.items()}
     if set(alive) != set(like):
@@ -202,7 +200,7 @@ def _all_alive(like: Tensors, alive: Tensors | None) -> Tensors:
 
 
 def _registry() -> Registry:
-    """Load the plugins once for every setting of GEMKIT_PLUGINS."""
+    """Load the plugins, once per value of GEMKIT_PLUGINS."""
     return _loaded(os.environ.get("GEMKIT_PLUGINS"))
 
 

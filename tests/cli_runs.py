@@ -1,4 +1,4 @@
-"""How tests call the command line: in this process, in a folder of their own, on tiny data."""
+"""Call the command line in tests: in this process, in a temporary folder, on tiny data."""
 
 import json
 from collections.abc import Callable
@@ -20,15 +20,15 @@ TINY = (
 PLUGIN = '''
 from pathlib import Path
 
-from gemkit.errors import DataError
-from gemkit.hookspecs import hookimpl
-from gemkit.parts import DatasetPart, MeasuredScores, Observer
+from gemkit.core.errors import DataError
+from gemkit import hookimpl
+from gemkit import DatasetPart, MeasuredScores, Observer
 
 print("a plugin that talks")
 
 
 class Steady(MeasuredScores):
-    """The same importance everywhere, for tests."""
+    """Importance by size, for tests."""
 
     name = "steady"
 
@@ -38,7 +38,7 @@ class Steady(MeasuredScores):
 
 
 class Nowhere(DatasetPart):
-    """A data set that only says where it looked."""
+    """A data set that reports its folder."""
 
     name = "nowhere"
 
@@ -47,16 +47,16 @@ class Nowhere(DatasetPart):
 
 
 class Tally(Observer):
-    """Counts events into the run directory."""
+    """Write the names of events into the run's folder."""
 
     name = "tally"
 
     def listen(self, run_dir):
-        def heard(event):
+        def record(event):
             with (Path(run_dir) / "tally").open("a") as file:
                 file.write(type(event).__name__ + "\\n")
 
-        return heard
+        return record
 
 
 @hookimpl

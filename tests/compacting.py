@@ -1,11 +1,11 @@
-"""Networks with tickets drawn at random, whose norms have seen something, for compaction."""
+"""Random tickets and norm statistics for tests of compaction."""
 
 import torch
 from torch import nn
 
 from gemkit.compaction import compact
-from gemkit.tensors import prunable_names
-from gemkit.ticket import Ticket, TicketInfo
+from gemkit.core.prunable import prunable_names
+from gemkit.tickets.ticket import Ticket, TicketInfo
 
 SHAPE = (3, 8, 8)
 
@@ -27,8 +27,8 @@ def info(shape=SHAPE):
     )
 
 
-def lived_(model, seed=0):
-    """Give biases, norms and statistics values as training would leave them; some scales zero."""
+def randomize_norms_(model, seed=0):
+    """Draw biases, norm parameters and running statistics as after training; some scales are 0."""
     rng = torch.Generator().manual_seed(seed)
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
@@ -44,7 +44,7 @@ def lived_(model, seed=0):
 
 
 def ticket_of(model, density, *, shape=SHAPE, seed=0):
-    """Draw a mask; layers differ in density, so that some channels lose all they have."""
+    """Draw a mask; layers differ in density, so that some channels lose all weights."""
     rng = torch.Generator().manual_seed(seed)
     weights = {name: model.get_parameter(name) for name in prunable_names(model)}
     mask = {
@@ -65,12 +65,12 @@ def outputs(model, shape=SHAPE):
 
 
 def error_of(model, ticket, shape=SHAPE):
-    """Return how far apart the masked and the compact network are, relative to the outputs."""
+    """Return the relative difference of the masked and the compact network's outputs."""
     small = compact(ticket, model)
     ticket.apply(model)
-    whole, little = outputs(model, shape), outputs(small.model, shape)
-    assert whole.isfinite().all()
-    return float((whole - little).abs().max() / whole.abs().max().clamp(min=1)), small
+    expected, actual = outputs(model, shape), outputs(small.model, shape)
+    assert expected.isfinite().all()
+    return float((expected - actual).abs().max() / expected.abs().max().clamp(min=1)), small
 
 
 def size(model):

@@ -1,4 +1,4 @@
-"""What every test shares: one thread, and each device this machine has."""
+"""What every test shares: one thread, and the devices to run on."""
 
 import os
 from pathlib import Path
@@ -7,37 +7,79 @@ import pytest
 import torch
 from hypothesis import settings
 
+from gemkit import Runtime
+from gemkit.testing import simulated
+from gemkit.training.device import make_fabric
+
 # One thread: tests run side by side, and sums do not depend on how work was divided.
 torch.set_num_threads(1)
 
-# Tables are as wide as the terminal; here they are always as wide as they may be.
+# Tables are as wide as the terminal; fix its width.
 os.environ["COLUMNS"] = "100"
 
-# No deadlines: how long an example takes says more about the machine than about the code.
+# No deadlines: timing depends on the machine.
 settings.register_profile("gemkit", deadline=None)
 settings.load_profile("gemkit")
 
-_PRESENT = {
-    "cpu": True,
-    "cuda": torch.cuda.is_available(),
-    "mps": torch.backends.mps.is_available(),
-}
+PRESENT = [
+    "cpu",
+    *(["cuda"] if torch.cuda.is_available() else []),
+    *(["mps"] if torch.backends.mps.is_available() else []),
+]
+SIMULATED = Path(__file__).parent / "simulated"
+"""Tests of the simulated device alone."""
 
 
-@pytest.fixture(params=list(_PRESENT))
+def pytest_addoption(parser):
+    parser.addoption(
+        "--device",
+        choices=[*PRESENT, simulated.NAME],
+        help="run only the tests that take a device, on this one; 'simulated' stays in its "
+        "process, so tests/end_to_end/test_simulated.py starts one for it",
+    )
+
+
+def pytest_ignore_collect(collection_path, config):
+    elsewhere = config.getoption("device") != simulated.NAME
+    return True if elsewhere and collection_path == SIMULATED else None
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("device"):
+        takes = ["device" in item.fixturenames or SIMULATED in item.path.parents for item in items]
+        left_out = [item for item, chosen in zip(items, takes, strict=True) if not chosen]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item, chosen in zip(items, takes, strict=True) if chosen]
+
+
+def pytest_generate_tests(metafunc):
+    # Contracts choose devices by themselves, clause by clause.
+    own = any("device" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
+    if "device" in metafunc.fixturenames and not own:
+        asked = metafunc.config.getoption("device")
+        metafunc.parametrize("device", [asked] if asked else PRESENT, indirect=True)
+
+
+@pytest.fixture
 def device(request):
-    """Run the test once for every device; those that are absent are skipped."""
-    if not _PRESENT[request.param]:
-        pytest.skip(f"this machine has no {request.param} device")
-    return torch.device(request.param)
+    """Run the test once for every device of this machine, or on the one asked for."""
+    return simulated.install() if request.param == simulated.NAME else torch.device(request.param)
+
+
+@pytest.fixture
+def fabric(device):
+    """Open the device."""
+    if device.type == simulated.NAME:
+        return simulated.fabric()
+    return make_fabric(Runtime(device=device.type))
 
 
 @pytest.fixture
 def little_memory():
-    """Let the process grow by 256 MB at most."""
+    """Let the process allocate at most 256 MB more."""
     resource, statm = pytest.importorskip("resource"), Path("/proc/self/statm")
     if not statm.exists():
-        pytest.skip("only Linux tells how much memory is in use")
+        pytest.skip("memory use is only known on Linux")
     now = int(statm.read_text().split()[0]) * resource.getpagesize()
     limits = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (now + 2**28, limits[1]))

@@ -210,3 +210,15 @@ def write_every_data_set(folder: Path):
     write_tiny_imagenet(folder)
     write_caltech(folder)
     write_classes(folder / "pictures", {"cat": 10, "dog": 10})
+
+
+def check_ranks_share_each_batch(source, size, world):
+    how = {"seed": 5, "epoch": 1, "augment": True}
+    shares = [list(source.batches(size, **how, rank=r, world=world)) for r in range(world)]
+    for step, (images, labels) in enumerate(source.batches(size, **how)):
+        together = torch.full_like(images, -1.0)
+        for rank in range(world):
+            mine, my_labels = shares[rank][step]
+            assert torch.equal(my_labels, labels[rank::world])
+            together[rank::world] = mine
+        assert torch.equal(together, images)

@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from gemkit.ticket_file import DTYPES, pack
+from gemkit.core.tensor_file import DTYPES
+from gemkit.tickets.file import pack
 
 
 def raw(tensor):

@@ -1,4 +1,4 @@
-"""Runs in this process that die and are resumed: what a death leaves is a folder of checkpoints."""
+"""Searches and fine-tunings in this process that are killed and resumed from checkpoints."""
 
 from dataclasses import asdict
 
@@ -7,12 +7,13 @@ from tiny import CPU, tiny_data, tiny_net
 from torch import nn
 
 from gemkit import Plan, load_plugins
-from gemkit.engine import finetune, search
-from gemkit.events import Collapsed, EpochEnded, Froze
-from gemkit.keeping import DiskKeeper
+from gemkit.core.events import Collapsed, EpochEnded, Froze
+from gemkit.pruning.finetune import finetune
+from gemkit.pruning.search import search
+from gemkit.training.checkpointer import DiskCheckpointer
 
 PLAN = Plan(epochs=3, batch_size=8, lr=0.5)
-"""Twelve steps, four an epoch."""
+"""Twelve steps, four per epoch."""
 
 REGISTRY = load_plugins(only=())
 RECIPES = {
@@ -26,22 +27,22 @@ RECIPES = {
     "gradual": ("gradual_magnitude", {}, {}),
     "dense": ("dense", {}, {}),
 }
-"""One recipe for every way to search: a pruner, other parts in it, and fields."""
+"""One recipe for each way to search: a pruner, its replaced parts, and fields."""
 
 
 class Killed(Exception):  # noqa: N818
-    """The process ends here."""
+    """Stands for the death of the process."""
 
 
-class Mortal(DiskKeeper):
-    """Saves after every step, and dies after so many."""
+class Mortal(DiskCheckpointer):
+    """Save after every step, and raise Killed after `lives` of them."""
 
     def __init__(self, folder, lives=None, **settings):
         super().__init__(folder, "this run", **{"minutes": 0, **settings})
         self.lives = lives
 
-    def look(self, *, epoch_ended=False):
-        super().look(epoch_ended=epoch_ended)
+    def maybe_save(self, *, epoch_ended=False):
+        super().maybe_save(epoch_ended=epoch_ended)
         if self.lives is not None:
             self.lives -= 1
             if self.lives == 0:
@@ -49,21 +50,21 @@ class Mortal(DiskKeeper):
 
 
 def dropping_net():
-    """A network that draws global random numbers in every step."""
+    """Return a network that draws global random numbers in every step."""
     return nn.Sequential(*tiny_net()[:-1], nn.Dropout(0.3), tiny_net()[-1])
 
 
-class Told(list):
-    """Hears what a run tells that goes into its metrics, without the time."""
+class Recorder(list):
+    """Record the events that go into the metrics, without their times."""
 
     def __call__(self, event):
         if isinstance(event, EpochEnded | Froze | Collapsed):
             self.append(without_time(event))
 
-    def state(self):
+    def state_dict(self):
         return {"events": list(self)}
 
-    def restore_(self, state):
+    def load_state_dict(self, state):
         self[:] = state["events"]
 
 
@@ -75,11 +76,11 @@ def without_time(event):
     return [type(event).__name__, known]
 
 
-def find(recipe, told, keeper=None, net=dropping_net, device=CPU, plan=PLAN, fabric=None):
+def find(recipe, events, checkpointer=None, net=dropping_net, device=CPU, plan=PLAN, fabric=None):
     """Search; `recipe` is a key of `RECIPES`."""
     pruner, parts, options = RECIPES[recipe]
     recipe = REGISTRY.recipe(pruner, parts=parts, options=options)
-    torch.manual_seed(99)  # what a process draws before does not matter
+    torch.manual_seed(99)  # earlier draws of the process must not matter
     return search(
         recipe,
         net(),
@@ -88,25 +89,31 @@ def find(recipe, told, keeper=None, net=dropping_net, device=CPU, plan=PLAN, fab
         plan=plan,
         runtime=device,
         on_collapse="warn",
-        observers=[told],
+        observers=[events],
         fabric=fabric,
-        keeper=keeper,
+        checkpointer=checkpointer,
     )
 
 
-def tune(ticket, told, keeper=None, net=dropping_net, device=CPU, plan=PLAN):
+def tune(ticket, events, checkpointer=None, net=dropping_net, device=CPU, plan=PLAN):
     return finetune(
-        ticket, net(), tiny_data(), plan=plan, runtime=device, observers=[told], keeper=keeper
+        ticket,
+        net(),
+        tiny_data(),
+        plan=plan,
+        runtime=device,
+        observers=[events],
+        checkpointer=checkpointer,
     )
 
 
 def in_lives(run, folder, lives):
-    """Carry out a run that dies again and again; `lives` says after how many steps each time."""
+    """Carry out a run that is killed repeatedly; `lives` yields the steps of each attempt."""
     deaths = 0
     while True:
-        told = Told()
-        keeper = Mortal(folder, next(lives, None), beside={"told": told})
+        events = Recorder()
+        checkpointer = Mortal(folder, next(lives, None), beside={"events": events})
         try:
-            return run(told, keeper), told, deaths
+            return run(events, checkpointer), events, deaths
         except Killed:
             deaths += 1

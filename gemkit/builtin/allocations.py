@@ -5,10 +5,10 @@ house-monotone: at a lower density no layer gets more, so that masks at lower de
 inside those at higher ones, and the same importance pruned in several steps or at once ends alike.
 """
 
-from gemkit.hookspecs import hookimpl
-from gemkit.parts import Allocation
-from gemkit.selection import Shares, apportion, count_living
-from gemkit.tensors import Tensors, budget, kept, total
+from gemkit.core.selection import Shares, apportion, count_alive
+from gemkit.core.tensors import Tensors, budget, kept, total
+from gemkit.parts.allocation import Allocation
+from gemkit.plugins.markers import hookimpl
 
 
 class Global(Allocation):
@@ -58,7 +58,7 @@ class ErdosRenyiKernel(Allocation):
 
 def _split(weights: dict[str, int], alive: Tensors, density: float) -> Shares:
     """Make every layer a group of its own, with its part of the budget."""
-    living = count_living(alive)
+    living = count_alive(alive)
     goal = min(budget(total(alive), density), sum(living))
     counts = apportion(list(weights.values()), living, goal)
     return {(name,): count for name, count in zip(weights, counts, strict=True)}

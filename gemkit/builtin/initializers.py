@@ -11,9 +11,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from gemkit.hookspecs import hookimpl
-from gemkit.parts import Initializer
-from gemkit.tensors import Tensors
+from gemkit.core.tensors import Tensors
+from gemkit.parts.initializer import Initializer
+from gemkit.plugins.markers import hookimpl
 
 _RELU_GAIN = math.sqrt(2)
 

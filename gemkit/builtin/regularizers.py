@@ -4,9 +4,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from gemkit.hookspecs import hookimpl
-from gemkit.parts import Regularizer
-from gemkit.tensors import Tensors
+from gemkit.core.tensors import Tensors
+from gemkit.parts.now import Now
+from gemkit.parts.regularizer import Regularizer
+from gemkit.plugins.markers import hookimpl
 
 
 class L1(Regularizer):
@@ -16,13 +17,13 @@ class L1(Regularizer):
 
     weight: float = Field(default=1e-4, ge=0, description="λ")
 
-    def penalty(self, scores: Tensors) -> Tensor:
+    def penalty(self, values: Tensors, now: Now) -> Tensor:
         """Return λ·Σ|p|."""
-        return self.weight * torch.stack([score.abs().sum() for score in scores.values()]).sum()
+        return self.weight * torch.stack([score.abs().sum() for score in values.values()]).sum()
 
-    def add_gradient_(self, gradients: Tensors, scores: Tensors) -> None:
+    def add_gradient_(self, gradients: Tensors, values: Tensors, now: Now) -> None:
         """Add λ·sign(p)."""
-        signs = torch._foreach_sign(list(scores.values()))
+        signs = torch._foreach_sign(list(values.values()))
         torch._foreach_add_(list(gradients.values()), signs, alpha=self.weight)
 
 
@@ -37,13 +38,13 @@ class L2(Regularizer):
 
     weight: float = Field(default=1e-4, ge=0, description="λ")
 
-    def penalty(self, scores: Tensors) -> Tensor:
+    def penalty(self, values: Tensors, now: Now) -> Tensor:
         """Return λ·Σp²."""
-        return self.weight * torch.stack([score.square().sum() for score in scores.values()]).sum()
+        return self.weight * torch.stack([score.square().sum() for score in values.values()]).sum()
 
-    def add_gradient_(self, gradients: Tensors, scores: Tensors) -> None:
+    def add_gradient_(self, gradients: Tensors, values: Tensors, now: Now) -> None:
         """Add 2λ·p."""
-        torch._foreach_add_(list(gradients.values()), list(scores.values()), alpha=2 * self.weight)
+        torch._foreach_add_(list(gradients.values()), list(values.values()), alpha=2 * self.weight)
 
 
 class NoRegularizer(Regularizer):
@@ -51,11 +52,11 @@ class NoRegularizer(Regularizer):
 
     name = "none"
 
-    def penalty(self, scores: Tensors) -> Tensor:
+    def penalty(self, values: Tensors, now: Now) -> Tensor:
         """Return 0."""
         return torch.zeros(())
 
-    def add_gradient_(self, gradients: Tensors, scores: Tensors) -> None:
+    def add_gradient_(self, gradients: Tensors, values: Tensors, now: Now) -> None:
         """Add nothing."""
 
 

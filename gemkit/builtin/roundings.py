@@ -3,10 +3,10 @@
 import torch
 from pydantic import Field
 
-from gemkit.hookspecs import hookimpl
-from gemkit.parts import Rounding
-from gemkit.selection import Shares, keep_top, keep_top_blindly
-from gemkit.tensors import Tensors
+from gemkit.core.tensors import Tensors
+from gemkit.parts.now import Now
+from gemkit.parts.rounding import Rounding
+from gemkit.plugins.markers import hookimpl
 
 
 class Threshold(Rounding):
@@ -20,7 +20,7 @@ class Threshold(Rounding):
 
     threshold: float = Field(default=0.5, ge=0, lt=1, description="a score at it is off")
 
-    def masks(self, view: Tensors, alive: Tensors, shares: Shares, rng: torch.Generator) -> Tensors:
+    def masks(self, view: Tensors, now: Now) -> Tensors:
         """Compare every score with the threshold: 1 where the sign of p − threshold is 1.
 
         There is no `_foreach_` comparison. This one is exact, because different numbers have a
@@ -41,10 +41,10 @@ class Bernoulli(Rounding):
     name = "bernoulli"
     needs_unit_interval = True
 
-    def masks(self, view: Tensors, alive: Tensors, shares: Shares, rng: torch.Generator) -> Tensors:
+    def masks(self, view: Tensors, now: Now) -> Tensors:
         """Draw m ~ Bernoulli(p)."""
         return {
-            name: score > torch.rand(score.shape, generator=rng).to(score.device)
+            name: score > torch.rand(score.shape, generator=now.rng).to(score.device)
             for name, score in view.items()
         }
 
@@ -59,11 +59,9 @@ class TopK(Rounding):
     name = "topk"
     spends_budget = True
 
-    def masks(self, view: Tensors, alive: Tensors, shares: Shares, rng: torch.Generator) -> Tensors:
+    def masks(self, view: Tensors, now: Now) -> Tensors:
         """Select exactly as a freeze would, but for this step only."""
-        at_hand = all(score.is_cpu for score in view.values())
-        select = keep_top if at_hand else keep_top_blindly
-        return select(view, alive, shares)
+        return now.select(view)
 
 
 class Open(Rounding):
@@ -72,9 +70,9 @@ class Open(Rounding):
     name = "open"
     takes_measured = True
 
-    def masks(self, view: Tensors, alive: Tensors, shares: Shares, rng: torch.Generator) -> Tensors:
+    def masks(self, view: Tensors, now: Now) -> Tensors:
         """Return what is alive."""
-        return alive
+        return now.alive
 
 
 @hookimpl

@@ -7,12 +7,12 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from gemkit.errors import FitError
-from gemkit.hookspecs import hookimpl
-from gemkit.limits import MOST_EPOCHS, MOST_FREEZES, MOST_ROUNDS
-from gemkit.parts import Freeze, FreezeSchedule
-from gemkit.tensors import budget
-from gemkit.wording import number_of
+from gemkit.core.errors import FitError
+from gemkit.core.limits import MAX_EPOCHS, MAX_FREEZES, MAX_ROUNDS
+from gemkit.core.tensors import budget
+from gemkit.core.text import number_of
+from gemkit.parts.schedule import Freeze, FreezeSchedule
+from gemkit.plugins.markers import hookimpl
 
 
 class Once(FreezeSchedule):
@@ -54,12 +54,12 @@ class SteppedSchedule(FreezeSchedule):
     """The fields that say when to freeze in training, and nothing else; subclasses add theirs."""
 
     every: int = Field(
-        default=2, ge=1, le=MOST_EPOCHS, description="epochs from one freeze to the next (T)"
+        default=2, ge=1, le=MAX_EPOCHS, description="epochs from one freeze to the next (T)"
     )
     rounds: int | None = Field(
         default=None,
         ge=1,
-        le=MOST_FREEZES,
+        le=MAX_FREEZES,
         description="instead of freezes in training: so many in a row before it",
     )
 
@@ -86,10 +86,10 @@ class SteppedSchedule(FreezeSchedule):
                 f"{number_of(epochs, 'epoch')} and schedule.every is {self.every}; train longer, "
                 "lower schedule.every, or set schedule.rounds to freeze before training"
             )
-        if len(moments) > MOST_FREEZES:
+        if len(moments) > MAX_FREEZES:
             raise FitError(
                 f"schedule '{self.name}' would freeze {len(moments):,} times, at most "
-                f"{MOST_FREEZES:,} are recorded; raise schedule.every"
+                f"{MAX_FREEZES:,} are recorded; raise schedule.every"
             )
         progress = [(count + 1) / len(moments) for count in range(len(moments))]
         densities = [self.curve(part, target) for part in progress[:-1]] + [target]
@@ -146,7 +146,7 @@ class Exponential(SteppedSchedule):
         if self.timing == "authors" or self.rounds:
             return even
         steps = epochs * steps_per_epoch
-        upper = [Freeze(step, float(target ** (step / steps))) for step, _ in even]
+        upper = [Freeze(step, float(target ** (step / steps))) for step, *_ in even]
         return [freeze for freeze in upper if freeze.step < steps] + [Freeze(steps, target)]
 
 
@@ -209,7 +209,7 @@ class Iterative(FreezeSchedule):
     every: int | None = Field(
         default=None,
         ge=1,
-        le=MOST_EPOCHS,
+        le=MAX_EPOCHS,
         description="epochs of a round; by default those of the search",
     )
 
@@ -238,10 +238,10 @@ class Iterative(FreezeSchedule):
                 f"schedule '{self.name}' freezes at the end of a round, so a round needs at least "
                 f"one epoch; set schedule.every, or the epochs of the search"
             )
-        if self.rounds(target) > MOST_ROUNDS:
+        if self.rounds(target) > MAX_ROUNDS:
             raise FitError(
                 f"schedule '{self.name}' would take {self.rounds(target):,} rounds to density "
-                f"{target:g}, at most {MOST_ROUNDS:,} are made; raise schedule.fraction"
+                f"{target:g}, at most {MAX_ROUNDS:,} are made; raise schedule.fraction"
             )
         # In fractions: 0.9 twice is 0.81 to the last digit, and counts come out exact.
         keep = 1 - Fraction(repr(self.fraction))

@@ -1,4 +1,4 @@
-"""The command line. Nothing here imports torch until a command needs it."""
+"""The command line. A command imports torch when it runs, not for `--help`."""
 
 from gemkit.cli.program import main
 

@@ -1,4 +1,4 @@
-"""`gemkit new-plugin` and `check-plugin`: for people who write parts of their own."""
+"""`gemkit new-plugin` and `gemkit check-plugin`: for authors of plugins."""
 
 import shlex
 from collections.abc import Iterable, Sequence
@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gemkit.cli.answers import Answer, answers_json
-from gemkit.cli.screen import echo
-from gemkit.cli.sections import SectionedCommand, option
-from gemkit.wording import number_of
+from gemkit.cli.command import Answer, SectionedCommand, answers_json, echo, option
+from gemkit.core.text import number_of
 
 if TYPE_CHECKING:
     from gemkit.testing import Verdict
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
 DOES_NOT_CONFORM = 1
 
 
-@click.command("new-plugin", cls=SectionedCommand, short_help="Start a plugin of your own.")
+@click.command("new-plugin", cls=SectionedCommand)
 @click.argument("name")
 @option(
     "Output",
@@ -29,15 +27,15 @@ DOES_NOT_CONFORM = 1
     metavar="DIR",
     default=Path(),
     show_default="here",
-    help="Where to make the new folder.",
+    help="Where to create the new folder.",
 )
 def new_plugin(name: str, folder: Path) -> None:
-    """Make a complete package gemkit-NAME: scores, a pruner, tests, ready to install.
+    """Create a complete package gemkit-NAME: scores, a pruner and tests, ready to install.
 
-    It works as it is; replace its importance by your own idea.
+    It works as it is; replace its importance with your own.
     """
-    from gemkit.plugins import load_plugins
-    from gemkit.scaffold import new_plugin
+    from gemkit.plugins.loader import load_plugins
+    from gemkit.plugins.scaffold import new_plugin
 
     made = new_plugin(name, folder, load_plugins())
     echo(
@@ -48,7 +46,7 @@ def new_plugin(name: str, folder: Path) -> None:
     )
 
 
-@click.command("check-plugin", cls=SectionedCommand, short_help="Hold a plugin to its contracts.")
+@click.command("check-plugin", cls=SectionedCommand)
 @click.argument("plugin", metavar="DISTRIBUTION_OR_FILE")
 @option(
     "Data",
@@ -56,16 +54,16 @@ def new_plugin(name: str, folder: Path) -> None:
     "folder",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Where data sets of the plugin find their files; without it they are not tried.",
+    help="Where the plugin's data sets find their files; without it they are not tested.",
 )
 @answers_json
 def check_plugin(plugin: str, folder: Path | None) -> Answer:
-    """Try everything gemkit expects of the parts, pruners and presets of a plugin.
+    """Test the parts, pruners and presets of a plugin against gemkit's contracts.
 
     The plugin is an installed distribution (or the name of its entry point), or a Python file.
-    What does not hold is shown with the smallest example that shows it, and what could not be
-    tried with the reason. The exit code is 0 when all that was tried holds, 1 when something does
-    not, and 2 when there is no such plugin. Needs `pip install 'gemkit[test]'`.
+    A broken promise is shown with the smallest example that breaks it, and a promise that could
+    not be tried with the reason. The exit code is 0 if all promises that were tried hold, 1 if one
+    is broken, and 2 if there is no such plugin. Needs `pip install 'gemkit[test]'`.
     """
     from gemkit.testing import find_plugin, verdicts
 
@@ -87,7 +85,7 @@ def check_plugin(plugin: str, folder: Path | None) -> Answer:
 
 
 def _text(found: Sequence["Verdict"], refused: Iterable[str], conforms: bool) -> str:
-    """List the clauses under the things they are about, and what all of it comes to."""
+    """Return the promises of each part, and whether the plugin conforms."""
     lines: list[str] = []
     for thing, own in groupby(found, key=lambda verdict: verdict.thing):
         lines.append(thing)
@@ -109,7 +107,7 @@ def _line(verdict: "Verdict") -> str:
 
 
 def _untried(count: int, reason: str) -> str:
-    return f"  not tried  {_promises(count)} not, because {reason}"
+    return f"  not tried  {number_of(count, 'promise')}: {reason}"
 
 
 def _promises(count: int) -> str:

@@ -1,22 +1,24 @@
-"""`gemkit check`: is a ticket better than what chance would give?"""
+"""`gemkit check`: is a ticket better than its controls?"""
 
 from pathlib import Path
 from typing import Any
 
 import click
 
-from gemkit.cli.answers import Answer, answers_json
-from gemkit.cli.machine_options import training_machine_options
-from gemkit.cli.numbers import Number
-from gemkit.cli.recipe_options import fields_option, plugin_option
-from gemkit.cli.sections import SectionedCommand, option
-from gemkit.cli.world_options import world_options
+from gemkit.cli.command import Answer, Number, SectionedCommand, answers_json, option
+from gemkit.cli.options import (
+    fields_option,
+    plugin_option,
+    training_machine_options,
+    world_options,
+)
 
 EXAMPLES = """\b
 Examples:
   gemkit check runs/gem_miner-conv4-digits-d0.05-s0
   gemkit check ticket.safetensors --checks shuffle,reinit:kaiming_normal,random_ticket:erk
-  gemkit check runs/… --seeds 10        # five are measured already: five more
+  gemkit check runs/… --checks shuffle,linear_mode_connectivity
+  gemkit check runs/… --seeds 10        # measures five more if five are saved
 """
 SEEDS = 5
 
@@ -29,7 +31,7 @@ SEEDS = 5
     "names",
     metavar="NAME,…",
     default="shuffle,reinit,invert",
-    help="Which controls; see `gemkit parts checks`.",
+    help="Controls and measurements; see `gemkit parts checks` and `gemkit parts measurements`.",
 )
 @option(
     "Checks",
@@ -37,7 +39,7 @@ SEEDS = 5
     type=click.IntRange(1),
     metavar="N",
     default=SEEDS,
-    help="How many seeds, the ticket's own first.",
+    help="The number of seeds, starting with the ticket's own.",
 )
 @option(
     "Checks",
@@ -45,7 +47,7 @@ SEEDS = 5
     type=Number(0, 1, max_open=True),
     metavar="X",
     default=0.01,
-    help="The drop in accuracy that counts, as a fraction.",
+    help="The smallest drop in accuracy that counts, as a fraction.",
 )
 @option(
     "Training",
@@ -53,7 +55,7 @@ SEEDS = 5
     type=int,
     metavar="N",
     show_default="as in the run, else 30",
-    help="Epochs of fine-tuning, for ticket and controls alike.",
+    help="Epochs of fine-tuning, the same for ticket and controls.",
 )
 @fields_option("a check named above, model, dataset or finetune")
 @world_options(None, None)
@@ -64,16 +66,17 @@ SEEDS = 5
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
     show_default="beside the ticket",
-    help="Where checks.json and the picture go.",
+    help="The folder for checks.json and the picture.",
 )
-@option("Output", "--force", is_flag=True, help="Replace checks that were made another way.")
+@option("Output", "--force", is_flag=True, help="Replace saved checks that have other settings.")
 @answers_json
 @plugin_option
 def check(**options: Any) -> Answer:  # noqa: ANN401
     """Compare a ticket with controls that a method with real insight should beat.
 
-    For every seed a ticket is searched as the given one was, and fine-tuned along with its
-    controls by the same plan. What is in checks.json already is not measured again.
+    For every seed a ticket is searched as the given one was, and fine-tuned by the same plan as
+    its controls. Measurements describe the
+    ticket of every seed in numbers. Results that are already in checks.json are not measured again.
     """
     from gemkit.cli.checking import start
 

@@ -7,25 +7,24 @@ from pathlib import Path
 from signal import Signals
 from typing import Any
 
-from gemkit.cli.answers import Answer
-from gemkit.cli.fields import sort_fields
-from gemkit.cli.processes import only_first_speaks
+from gemkit.cli.command import Answer
+from gemkit.cli.configure import sort_fields
+from gemkit.cli.progress import only_first_prints
 from gemkit.cli.reporting import Report, report_text
-from gemkit.cli.retraining import parts_of
-from gemkit.cli.ticket_argument import FOUND, ticket_in
-from gemkit.engine import finetune_plan
-from gemkit.errors import OptionError, Stopped
-from gemkit.lab import lab_for
-from gemkit.plan import Plan, Runtime
-from gemkit.plugins import load_plugins
-from gemkit.rundir import RunDir, alone_in
+from gemkit.cli.tickets import FOUND, parts_of, ticket_in
+from gemkit.core.errors import OptionError, Stopped
+from gemkit.plugins.loader import load_plugins
+from gemkit.pruning.finetune import finetune_plan
 from gemkit.runs import signals
-from gemkit.runs.bench import load_data, open_fabric, together
 from gemkit.runs.checkfile import CheckFile
-from gemkit.runs.checking import carry_out, make_checks
+from gemkit.runs.checking import make_checks, run_checks
+from gemkit.runs.directory import RunDir, alone_in
 from gemkit.runs.failures import explained
 from gemkit.runs.networks import network_of
+from gemkit.runs.setup import load_data, open_fabric, together
 from gemkit.runs.specs import validated
+from gemkit.sanity.context import context_of
+from gemkit.training.plan import Plan, Runtime
 
 
 def start(
@@ -42,25 +41,27 @@ def start(
     force: bool,
     plugins: Sequence[Path],
 ) -> Answer:
-    """Resolve what was asked for, check it, and only then load data and compute."""
+    """Resolve and check all options before loading data and computing."""
     registry = load_plugins(files=plugins)
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     kinds = [name.partition(":")[0] for name in wanted]
     given = sort_fields(fields, (*kinds, "model", "dataset", "finetune"))
     checks = make_checks(registry, wanted, given)
     if not checks:
-        raise OptionError("--checks names none; see `gemkit parts checks`")
+        raise OptionError(
+            "--checks names none; see `gemkit parts checks` and `gemkit parts measurements`"
+        )
     file = ticket_in(source, FOUND)
     ticket = file.load()
     plan = _plan(file.path.parent, finetune_epochs, given["finetune"])
     runtime = validated(Runtime, machine, "machine")
     model, dataset = parts_of(ticket, registry, world, given, weights=True)
     fabric, report = open_fabric(runtime), Report()
-    with only_first_speaks(fabric) as nowhere:
+    with only_first_prints(fabric) as nowhere:
         images = load_data(dataset, fabric, world["data_dir"], download=world["download"])
         typed = world["model"] is not None
         ticket.check_fit(network_of(ticket, model, images.shape, images.classes, typed=typed))
-        lab = lab_for(
+        context = context_of(
             ticket,
             data=images,
             build=partial(model.build, images.shape, images.classes),
@@ -68,20 +69,21 @@ def start(
             runtime=runtime,
             fabric=fabric,
             observers=[report.controls()],
+            finetune_plan=plan,
         )
-        made = CheckFile.about(ticket, plan, lab, model, dataset)
+        new = CheckFile.new(ticket, context, model, dataset)
         folder = nowhere or out or file.path.parent
-        with _going_on(), alone_in(folder):
+        with _saying_how_to_resume(), alone_in(folder):
             with together(fabric):
-                book = made.continued(folder, force=force)
-            data = carry_out(ticket, checks, seeds, lab, plan, book, margin, report)
+                saved = new.resumed(folder, force=force)
+            data = run_checks(ticket, checks, seeds, context, saved, margin, report)
     return Answer(data, report_text(data))
 
 
 @contextmanager
-def _going_on() -> Iterator[None]:
-    """Say how checks that are interrupted, or have no room on the disk, go on."""
-    again = "what is measured is in checks.json, and the same command goes on from there"
+def _saying_how_to_resume() -> Iterator[None]:
+    """Add to a signal or a full disk how to resume."""
+    again = "all finished results are in checks.json; run the same command again to resume"
     try:
         with explained(again), signals.raised():
             yield
@@ -90,14 +92,14 @@ def _going_on() -> Iterator[None]:
 
 
 def _plan(folder: Path, epochs: int | None, fields: Mapping[str, Any]) -> Plan:
-    """Return the run's own plan of fine-tuning, where there is a run, with other values given."""
+    """Return the fine-tuning plan of the run, if there is one, with the given changes."""
     run_dir, own = RunDir(folder), {}
     if run_dir.is_run():
         try:
             own = dict(run_dir.config()["finetune"])
         except (ValueError, TypeError, KeyError) as error:
             raise OptionError(
-                f"{folder / 'config.toml'} does not tell how the run fine-tuned: {error}"
+                f"{folder / 'config.toml'} does not say how the run fine-tuned: {error}"
             ) from error
     other = {} if epochs is None else {"epochs": epochs}
     return finetune_plan(validated(Plan, {**own, **other, **fields}, "finetune"))

@@ -1,6 +1,6 @@
-"""Faults in plugins: an exception out of somebody's part, in one message instead of a traceback.
+"""Exceptions in plugins, reported in one message instead of a traceback.
 
-Only the command line words them so. From Python an exception goes its way.
+Only the command line does this; from Python the exception is raised as it is.
 """
 
 import os
@@ -13,20 +13,20 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gemkit.parts import Part
+    from gemkit.parts.part import Part
 
 VARIABLE = "GEMKIT_TRACEBACK"
 FAULT = 1
-"""The exit code: a mistake of the plugin's author, not of whoever typed the command."""
+"""The exit code: an error of the plugin's author, not of the user."""
 
 
 def fault_of(error: Exception) -> str | None:
-    """Say which plugin's part raised an exception and where; None where no plugin took part.
+    """Return which plugin's part raised an exception and where; None if no plugin is involved.
 
-    The innermost line of a plugin counts, whatever library it may have called. Nothing is said to
-    somebody who asked for tracebacks.
+    The innermost frame of a plugin counts, even if it called another library. Return None if the
+    user asked for tracebacks.
     """
-    if os.environ.get(VARIABLE) or "gemkit.parts" not in sys.modules:
+    if os.environ.get(VARIABLE) or "gemkit.parts.part" not in sys.modules:
         return None
     frames = list(traceback.walk_tb(error.__traceback__))
     theirs = {_package(cls.__module__) for cls in _parts()} - {"gemkit"}
@@ -48,13 +48,13 @@ def fault_of(error: Exception) -> str | None:
 
 
 def _whose(frames: Iterable[FrameType], package: str) -> str:
-    """Name the part at work, if there is one, and its plugin."""
-    from gemkit.parts import Part
-    from gemkit.registry import KINDS
+    """Return the name of the part that was called, if there is one, and its plugin."""
+    from gemkit.parts.part import Part
+    from gemkit.plugins.registry import KINDS
 
     plugin = ", ".join(packages_distributions().get(package, [])) or "given as a file"
-    at_work = [frame.f_locals.get("self") for frame in frames]
-    own = [one for one in at_work if isinstance(one, Part) and _of(one) == package]
+    selves = [frame.f_locals.get("self") for frame in frames]
+    own = [one for one in selves if isinstance(one, Part) and _of(one) == package]
     if not own:
         return f"a plugin ({plugin})"
     kinds = [kind.label for kind in KINDS.values() if isinstance(own[-1], kind.base)]
@@ -62,8 +62,8 @@ def _whose(frames: Iterable[FrameType], package: str) -> str:
 
 
 def _parts(*above: "type[Part]") -> "Iterator[type[Part]]":
-    """Yield every class of parts that is defined."""
-    from gemkit.parts import Part
+    """Yield every class of parts."""
+    from gemkit.parts.part import Part
 
     for cls in above or (Part,):
         yield cls

@@ -1,38 +1,37 @@
-"""`gemkit parts`, `show`, `presets` and `plugins`: what there is to choose from."""
+"""`gemkit parts`, `show`, `presets`, `plugins` and `runs`: list what there is."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
 
-from gemkit.cli.answers import Answer, answers_json
-from gemkit.cli.recipe_options import fields_option, plugin_option, role_options
-from gemkit.cli.screen import echo
-from gemkit.cli.sections import SectionedCommand
+from gemkit.cli.command import Answer, SectionedCommand, answers_json, echo
+from gemkit.cli.options import fields_option, plugin_option, role_options
+from gemkit.core.errors import UnknownNameError
 
 
-@click.command(cls=SectionedCommand, short_help="List parts and their fields.")
+@click.command(cls=SectionedCommand)
 @click.argument("kind", required=False)
 @answers_json
 @plugin_option
 def parts(kind: str | None, plugins: Sequence[Path]) -> Answer:
-    """List every part, or those of one KIND: help, fields, and where it comes from.
+    """List every part, or those of one KIND: help, fields, and origin.
 
     A field is shown with its default, type and bounds; set it with -o. Kinds: scores, roundings,
-    allocations, schedules, regularizers, initializers, checks, models, datasets, observers,
-    rewind, search, finetune, pruners.
+    allocations, schedules, regularizers, initializers, structures, objectives, checks,
+    measurements, models, datasets, observers, rewind, prunable, search, finetune, pruners.
     """
-    from gemkit.plugins import load_plugins
+    from gemkit.plugins.loader import load_plugins
     from gemkit.report.catalogue import catalogue, catalogue_text
 
     listed = catalogue(load_plugins(files=plugins), kind)
     return Answer(listed, catalogue_text(listed))
 
 
-@click.command(cls=SectionedCommand, short_help="Print a pruner's recipe as TOML.")
+@click.command(cls=SectionedCommand)
 @click.argument("pruner")
 @role_options
-@fields_option("a role above or rewind; recipe fields have none")
+@fields_option("a role above, rewind or prunable; recipe fields have none")
 @plugin_option
 def show(
     pruner: str,
@@ -41,40 +40,61 @@ def show(
     plugins: Sequence[Path],
 ) -> None:
     """Print the recipe of PRUNER, with changes, as TOML for `gemkit run --recipe`."""
-    from gemkit.cli.choices import make_recipe
-    from gemkit.cli.fields import sort_fields
-    from gemkit.plugins import load_plugins
-    from gemkit.recipe import ROLES
+    from gemkit.cli.configure import make_recipe, sort_fields
+    from gemkit.parts.recipe import ROLES, TABLES
+    from gemkit.plugins.loader import load_plugins
 
-    own = sort_fields(fields, (*ROLES, "rewind", ""))
+    own = sort_fields(fields, (*ROLES, *TABLES, ""))
     recipe = make_recipe(load_plugins(files=plugins), pruner, None, roles, own)
     echo(recipe.to_toml(), nl=False)
 
 
-@click.command(cls=SectionedCommand, short_help="List presets, or print one as TOML.")
+@click.command(cls=SectionedCommand)
 @click.argument("name", required=False)
 @answers_json
 @plugin_option
 def presets(name: str | None, plugins: Sequence[Path]) -> Answer:
-    """List every preset with the accuracy to expect and its source, or print the one of this NAME.
+    """List all presets with the expected accuracy and its source, or print the preset NAME.
 
-    The beginning of some names, such as rare_gems/, lists those. Run one with
-    `gemkit run --preset NAME`. Where the paper and its authors' configurations disagree there are
-    two, NAME@paper and NAME@code; NAME alone is the paper's.
+    The beginning of a name, such as rare_gems/, lists the presets that start with it. Run one with
+    `gemkit run --preset NAME`. If the paper and its authors' configurations disagree there are two,
+    NAME@paper and NAME@code; NAME alone is the paper's.
     """
-    from gemkit.cli.presets import listing
-    from gemkit.plugins import load_plugins
+    from gemkit.plugins.loader import load_plugins
+    from gemkit.report.presets import preset_rows, preset_table
 
-    return listing(load_plugins(files=plugins), name)
+    registry = load_plugins(files=plugins)
+    try:
+        preset = registry.preset(name or "").thing
+    except UnknownNameError:
+        rows = preset_rows(registry, name)
+        if not rows:
+            raise
+        return Answer({"presets": rows}, preset_table(rows))
+    return Answer(preset.to_data(), preset.to_toml().rstrip())
 
 
-@click.command(cls=SectionedCommand, short_help="List plugins and refused ones.")
+@click.command(cls=SectionedCommand)
 @answers_json
 @plugin_option
 def plugins(plugins: Sequence[Path]) -> Answer:
     """List the plugins, what each contributes, and those that were refused."""
-    from gemkit.plugins import load_plugins
+    from gemkit.plugins.loader import load_plugins
     from gemkit.report.plugins import plugins_data, plugins_text
 
     listed = plugins_data(load_plugins(files=plugins))
     return Answer(listed, plugins_text(listed))
+
+
+@click.command(cls=SectionedCommand)
+@click.argument("folder", metavar="[DIR]", default="runs", type=click.Path(path_type=Path))
+@answers_json
+def runs(folder: Path) -> Answer:
+    """List the runs in DIR (by default `runs`): state, pruner, density, accuracy.
+
+    A run is running, interrupted (`gemkit resume` resumes it), failed, or done.
+    """
+    from gemkit.runs.listing import runs_data, runs_text
+
+    listed = runs_data(folder)
+    return Answer({"runs": listed}, runs_text(listed, folder))

@@ -1,33 +1,64 @@
-"""The `gemkit` program: its commands, and how mistakes and interruptions end."""
+"""The `gemkit` program: its commands, error messages and exit codes."""
 
 import os
 import sys
 from collections.abc import Sequence
 from functools import partial
+from importlib import import_module
 from typing import Any, NoReturn
 
 import click
 
-from gemkit.cli.authoring import check_plugin, new_plugin
-from gemkit.cli.check import check
+from gemkit.cli.allocator import keep_memory
+from gemkit.cli.command import echo
 from gemkit.cli.faults import FAULT, fault_of
-from gemkit.cli.listing import parts, plugins, presets, show
-from gemkit.cli.ratios import ratios
-from gemkit.cli.reproduce import reproduce
-from gemkit.cli.run import run
-from gemkit.cli.runs import resume, runs
-from gemkit.cli.screen import echo
-from gemkit.cli.speed import bench, compact
-from gemkit.cli.tickets import evaluate, finetune, ticket
-from gemkit.errors import GemkitError, Stopped
+from gemkit.core.errors import GemkitError, Stopped
+
+# In the order in which a newcomer needs them: name -> module, attribute, line of help.
+COMMANDS = {
+    "run": ("run", "run", "Search, measure, fine-tune, measure."),
+    "resume": ("run", "resume", "Resume an interrupted run."),
+    "runs": ("listing", "runs", "List runs and their states."),
+    "check": ("check", "check", "Compare a ticket with controls."),
+    "finetune": ("finetune", "finetune", "Train a ticket from its initial weights."),
+    "eval": ("finetune", "evaluate", "Measure a ticket without training."),
+    "compact": ("compact", "compact", "Remove the channels that a ticket does not use."),
+    "bench": ("bench", "bench", "Time a ticket: dense, masked, compact, sparse."),
+    "ticket": ("tickets", "ticket", "Show and verify ticket files."),
+    "ratios": ("ratios", "ratios", "Find densities for the layers of random tickets."),
+    "reproduce": ("reproduce", "reproduce", "Run a table of the paper."),
+    "parts": ("listing", "parts", "List parts and their fields."),
+    "show": ("listing", "show", "Print a pruner's recipe as TOML."),
+    "presets": ("listing", "presets", "List presets, or print one as TOML."),
+    "plugins": ("listing", "plugins", "List loaded and refused plugins."),
+    "new-plugin": ("authoring", "new_plugin", "Start a plugin of your own."),
+    "check-plugin": ("authoring", "check_plugin", "Test a plugin against gemkit's contracts."),
+}
 
 
 class Program(click.Group):
-    """A group that lists commands as they were added and explains mistakes in one message."""
+    """A group that imports a command when it is used, and reports errors in one message.
+
+    `commands` holds a stand-in for each command, which has its name and nothing else.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Keep the order in which a newcomer needs them, not the alphabet's."""
-        return list(self.commands)
+        """Return the names in the order of the table, not of the alphabet."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute, text = COMMANDS[cmd_name]
+        command: click.Command = getattr(import_module(f"gemkit.cli.{module}"), attribute)
+        command.short_help = text
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
 
     def main(
         self,
@@ -37,15 +68,16 @@ class Program(click.Group):
         standalone_mode: bool = True,
         **extra: Any,  # noqa: ANN401 - click's own signature
     ) -> Any:  # noqa: ANN401
-        """Run a command; what users or plugins cause ends in a message, the rest in a traceback."""
+        """Run a command; errors of users and plugins end in one message, others in a traceback."""
         inner = partial(super().main, args, prog_name, complete_var, False, **extra)
         if not standalone_mode:
             return inner()
-        # Before torch is loaded: threads that spin while they wait make a run ten times slower
-        # wherever another program wants the same cores.
+        # Set before torch is loaded. Threads that spin while they wait make a run ten times slower
+        # if another program uses the same cores.
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+        keep_memory()
         for stream in (sys.stdout, sys.stderr):
-            if hasattr(stream, "reconfigure"):  # a terminal without ≤ shows ? and goes on
+            if hasattr(stream, "reconfigure"):  # a terminal that cannot encode ≤ shows ?
                 stream.reconfigure(errors="replace")
         try:
             code: Any = inner()
@@ -70,13 +102,13 @@ class Program(click.Group):
 
 
 def _leave(message: str, code: int) -> NoReturn:
-    """Say why on stderr and exit."""
+    """Print a message on stderr and exit."""
     echo(f"gemkit: {message}", err=True)
     sys.exit(code)
 
 
 def _with_hint(error: click.UsageError) -> str:
-    """Add where the right usage is explained."""
+    """Return the message with a hint at the help."""
     if error.ctx is None:
         return error.format_message()
     return f"{error.format_message()}\nTry '{error.ctx.command_path} --help'."
@@ -96,8 +128,5 @@ def main() -> None:
     """
 
 
-for _command in (
-    *(run, resume, runs, check, finetune, evaluate, compact, bench, ticket, ratios, reproduce),
-    *(parts, show, presets, plugins, new_plugin, check_plugin),
-):
-    main.add_command(_command)
+for _name in COMMANDS:  # click takes suggestions for a mistyped name from here
+    main.add_command(click.Command(_name))

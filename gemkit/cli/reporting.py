@@ -1,43 +1,53 @@
-"""What the command line prints while a run works."""
+"""What `gemkit run` prints: a summary, progress, the ticket, and checks."""
 
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from lightning_fabric import Fabric
+from pydantic import BaseModel
 
-from gemkit.checks import Trial, Unmade
-from gemkit.cli.processes import only_first_speaks
-from gemkit.cli.progress import progress, warning
-from gemkit.cli.screen import echo
-from gemkit.events import Collapsed, Event, Noted
-from gemkit.phase import Listener
+from gemkit.cli.command import echo
+from gemkit.cli.progress import Warnings, only_first_prints, progress
+from gemkit.core.text import number_of
+from gemkit.parts.fit import needs_training
+from gemkit.parts.part import Part
+from gemkit.parts.recipe import ROLES
 from gemkit.report.tables import facts, layer_table, percent, text_table
-from gemkit.report.verdicts import verdict_table, verdicts
+from gemkit.report.verdicts import number_text, summary_table, verdict_table
+from gemkit.runs import signals
 from gemkit.runs.config import RunSettings
-from gemkit.runs.job import Job
 from gemkit.runs.progress import Progress
-from gemkit.ticket import Ticket
+from gemkit.runs.resolved import ResolvedRun
+from gemkit.sanity.trials import Measured, Result, Trial, Unmade
+from gemkit.sanity.verdicts import Verdict, summaries
+from gemkit.tickets.ticket import Ticket
+from gemkit.training.loop import Listener
+from gemkit.training.plan import Plan
 
-_SOON = b"\ngemkit: stopping as soon as all is saved; a second signal stops at once\n"
+_STOPPING = b"\ngemkit: stopping when the run is saved; a second signal stops at once\n"
+_LONGEST = 40
+"""Characters of a field's value in the summary of a run."""
 
 
 class Report(Progress):
-    """Prints notes and progress on stderr, and what is found on stdout."""
+    """Print notes and progress on stderr, and results on stdout."""
 
-    def __init__(self, remarks: Callable[[Job], None] = lambda job: None) -> None:
+    def __init__(self, remarks: Callable[[ResolvedRun], None] = lambda run: None) -> None:
         self.remarks = remarks
         self.settings = RunSettings()
+        self.device = ""
 
-    def starting(self, job: Job) -> None:
+    def starting(self, run: ResolvedRun) -> None:
         """Print which options have no effect."""
-        self.settings = job.settings
-        self.remarks(job)
+        self.settings = run.settings
+        self.remarks(run)
 
-    def started(self, job: Job) -> None:
-        """Print the recipe."""
-        echo(job.recipe.to_toml())
+    def started(self, run: ResolvedRun) -> None:
+        """Print a summary of the run; config.toml has every setting."""
+        echo(f"{run_summary(run, self.device)}\n", err=True)
 
     def note(self, text: str) -> None:
         """Print a note."""
@@ -48,55 +58,91 @@ class Report(Progress):
         echo(f"warning: {text}", err=True)
 
     def stopping(self) -> None:
-        """Print that the run is going to stop; the terminal may be gone."""
+        """Print that the run is about to stop, and let a second signal end the process."""
+        signals.end_at_once()
         if os.environ.get("LOCAL_RANK", "0") == "0":
-            with suppress(OSError):
-                os.write(2, _SOON)  # print may be what was interrupted, and cannot be entered twice
+            with suppress(OSError):  # the terminal may be closed
+                # The signal may have interrupted print, which is not reentrant.
+                os.write(2, _STOPPING)
 
     def found(self, ticket: Ticket, accuracy: float, levels: Sequence[Mapping[str, Any]]) -> None:
-        """Print what the ticket keeps of every layer, and how good it is."""
+        """Print the levels, what the ticket keeps of each layer, and its accuracy."""
         if levels:
             echo(f"{level_table(levels)}\n")
         echo(layer_table(ticket))
         echo(f"\naccuracy before fine-tuning: {percent(accuracy)}\n")
 
-    def measured(self, trial: Trial | Unmade, number: int, count: int, seconds: float) -> None:
-        """Print a line for a trial."""
-        echo(f"[{number}/{count}] {_line(trial)}  {seconds:.0f} s left", err=True)
+    def measured(self, result: Result, number: int, count: int, seconds: float) -> None:
+        """Print a line for a result."""
+        echo(f"[{number}/{count}] {_line(result)}  {seconds:.0f} s left", err=True)
 
     def training(self) -> AbstractContextManager[Listener]:
-        """Show a bar, or plain lines."""
+        """Show a bar, or print lines."""
         return progress()
 
     def controls(self) -> Listener:
-        """Print warnings alone; a bar for each of so many phases would only be in the way."""
+        """Print only warnings, since checks have many phases."""
         return Warnings()
 
     def processes(self, fabric: Fabric) -> AbstractContextManager[object]:
         """Silence every process but the first."""
-        return only_first_speaks(fabric)
+        self.device = str(fabric.device)
+        return only_first_prints(fabric)
 
 
-class Warnings:
-    """Passes warnings of searches on.
+def run_summary(run: ResolvedRun, device: str) -> str:
+    """Summarize a run: its parts and plans, with the fields that are not at their defaults."""
+    recipe, runtime = run.recipe, run.runtime
+    rewind = recipe.rewind.model_dump(exclude_none=True)
+    own = recipe.model_dump(
+        exclude={*ROLES, "pruner", "help", "rewind", "density"}, exclude_defaults=True
+    ) | {f"rewind.{name}": epochs for name, epochs in rewind.items()}
+    a_round = "" if recipe.schedule.round_epochs is None else " per round"
+    collapse = {} if run.on_collapse == "error" else {"on_collapse": run.on_collapse}
+    rows = {
+        "pruner": recipe.pruner + _brackets(own),
+        "parts": " · ".join(f"{role} {_part(part)}" for role, part in recipe.parts().items()),
+        "model": _part(run.model),
+        "data set": _part(run.dataset),
+        "density": f"{run.density:g}{_brackets(collapse)}",
+        "search": _plan(run.search, a_round) if needs_training(recipe) else "trains nothing",
+        "fine-tuning": _plan(run.finetune),
+        "seed": str(run.seed),
+        "device": device + _brackets(_changed(runtime, "device")),
+    }
+    return text_table(("", ""), list(rows.items()))
 
-    A control in a hundred freezes may lose the same layers a hundred times: once is enough.
-    """
 
-    def __init__(self) -> None:
-        self.said: object = None
+def _part(part: Part) -> str:
+    """Return `name:argument [field value, …]`, with the fields that are not at their defaults."""
+    argument = f":{getattr(part, part.argument)}" if part.argument else ""
+    return f"{part.name}{argument}{_brackets(_changed(part, part.argument or ''))}"
 
-    def __call__(self, event: Event) -> None:
-        """Say what has not just been said."""
-        if isinstance(event, Collapsed | Noted):
-            news = event.layers if isinstance(event, Collapsed) else event.message
-            if news != self.said:
-                echo(warning(event), err=True)
-            self.said = news
+
+def _plan(plan: Plan, unit: str = "") -> str:
+    return f"{number_of(plan.epochs, 'epoch')}{unit}{_brackets(_changed(plan, 'epochs'))}"
+
+
+def _changed(settings: BaseModel, shown: str) -> dict[str, Any]:
+    """Return the fields that are not at their defaults, except one that is shown elsewhere."""
+    fields = type(settings).model_fields
+    changed = {name for name in fields if getattr(settings, name) != fields[name].default}
+    return settings.model_dump(mode="json", include=changed - {shown}, exclude_none=True)
+
+
+def _brackets(fields: Mapping[str, Any]) -> str:
+    texts = [f"{name} {_short(value)}" for name, value in fields.items()]
+    return f" [{', '.join(texts)}]" if texts else ""
+
+
+def _short(value: object) -> str:
+    """Return a value as text; cut off a long one, such as a list of layer densities."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def level_table(levels: Sequence[Mapping[str, Any]]) -> str:
-    """Show the tickets on the way to the target density."""
+    """Return a table of the levels of an iterative search."""
     rows = [
         (
             f"{level['density']:.4f}",
@@ -109,22 +155,28 @@ def level_table(levels: Sequence[Mapping[str, Any]]) -> str:
 
 
 def report_text(report: Mapping[str, Any]) -> str:
-    """Show the verdicts as a table, and where everything is."""
+    """Return the verdicts as a table, with the margin and the files."""
     measured = [Trial(**trial) for trial in report["trials"]]
     margin = report["margin"]
     rows = {
         "margin": f"a drop counts from {100 * margin:g} % of the test images on",
         "files": ", ".join([report["file"], *report["pictures"]]),
     }
-    table = verdict_table(measured, verdicts(measured, margin))
+    judged = [Verdict(**one) for one in report["verdicts"]]
+    if positive := [one.check for one in judged if one.expects == "same"]:
+        rows["expected"] = f"a drop, except for {', '.join(positive)}: the same accuracy"
+    table = verdict_table(measured, judged)
+    if numbers := summaries([Measured(**one) for one in report.get("measurements", ())]):
+        table = f"{table}\n\n{summary_table(numbers)}"
     missing = [f"\n{_line(Unmade(**one))}" for one in report["unmade"]]
     return f"{table}{''.join(missing)}\n\n{facts(rows)}"
 
 
-def _line(trial: Trial | Unmade) -> str:
-    if isinstance(trial, Unmade):
-        return f"seed {trial.seed}, {trial.check}: not made: {trial.reason}"
-    return (
-        f"seed {trial.seed}, {trial.check}: {percent(trial.before)} before fine-tuning, "
-        f"{percent(trial.after)} after"
-    )
+def _line(result: Result) -> str:
+    label = f"seed {result.seed}, {result.check}"
+    if isinstance(result, Unmade):
+        return f"{label}: not made: {result.reason}"
+    if isinstance(result, Measured):
+        numbers = [f"{name} {number_text(value)}" for name, value in result.numbers.items()]
+        return f"{label}: {', '.join(numbers)}"
+    return f"{label}: {percent(result.before)} before fine-tuning, {percent(result.after)} after"

@@ -1,80 +1,198 @@
-"""`gemkit finetune`, `eval` and `ticket`: what can be done with a ticket file."""
+"""`gemkit ticket`, and what all commands on a ticket share: its file, its network, its data."""
 
-from typing import Any
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial, wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
 
-from gemkit.cli.answers import Answer, answers_json
-from gemkit.cli.machine_options import measuring_machine_options, training_machine_options
-from gemkit.cli.output_options import beside_options
-from gemkit.cli.recipe_options import fields_option, plugin_option
-from gemkit.cli.screen import echo
-from gemkit.cli.sections import SectionedCommand, bundle, option
-from gemkit.cli.ticket_argument import FOUND, TRAINED, TicketPath, ticket_argument
-from gemkit.cli.training_options import phase_options, seed_option
-from gemkit.cli.world_options import world_options
+from gemkit.cli.command import Answer, Decorator, Function, SectionedCommand, answers_json, echo
+from gemkit.core.errors import GemkitError, OptionError, PluginError, TicketError, UnknownNameError
 
-training_options = bundle("training", phase_options("fine-tuning", "by optimizer"))
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+    from gemkit.cli.configure import Fields
+    from gemkit.data.part import DatasetPart
+    from gemkit.models.part import ModelPart
+    from gemkit.plugins.registry import Registry
+    from gemkit.runs.setup import Setup
+    from gemkit.tickets.ticket import Ticket
+    from gemkit.training.plan import Runtime
+
+FOUND = "ticket.safetensors"
+TRAINED = "finetuned.safetensors"
 
 
-@click.command(cls=SectionedCommand, short_help="Train a ticket from its starting weights.")
-@ticket_argument(FOUND)
-@world_options(None, None)
-@training_options
-@seed_option(None)
-@fields_option("model, dataset or finetune")
-@training_machine_options
-@beside_options("finetuned", "the ticket with trained weights")
-@answers_json
-@plugin_option
-def finetune(**options: Any) -> Answer:  # noqa: ANN401
-    """Train the weights of a TICKET from where they start, and measure before and after.
+class TicketPath(NamedTuple):
+    """The path of a ticket file, and the folder it was found in if only that was typed.
 
-    Network and data are rebuilt from what the ticket says about itself. With the ticket's own
-    seed, this repeats the fine-tuning of the run that found it. Of a RUN it takes what its search
-    found.
+    The name that a user types may be a link; a file found in a folder may not.
     """
-    from gemkit.cli.retraining import train
 
-    return train(**options)
+    path: Path
+    folder: Path | None = None
+
+    def load(self) -> Ticket:
+        """Read the ticket."""
+        from gemkit.tickets.ticket import Ticket
+
+        return Ticket.load(self.path, within=self.folder)
+
+    def __str__(self) -> str:
+        return str(self.path)
 
 
-@click.command("eval", cls=SectionedCommand, short_help="Measure a ticket, no training.")
-@ticket_argument(TRAINED, FOUND)
-@world_options(None, None)
-@fields_option("model or dataset")
-@option(
-    "Network and data",
-    "--split",
-    type=click.Choice(["test", "validation", "train"]),
-    default="test",
-    help="Which images to measure on.",
-)
-@measuring_machine_options
-@answers_json
-@plugin_option
-def evaluate(**options: Any) -> Answer:  # noqa: ANN401
-    """Measure the accuracy of a TICKET as it is, without training.
+def ticket_argument(*names: str) -> Decorator:
+    """Define TICKET|RUN; of a run's folder the command gets the first of these files there is."""
 
-    Of a RUN it takes the fine-tuned ticket, or what its search found as long as there is none.
+    def decorate(command: Function) -> Function:
+        @click.argument("file", metavar="TICKET|RUN", type=click.Path(path_type=Path))
+        @wraps(command)
+        def with_file(*, file: Path, **values: Any) -> Any:  # noqa: ANN401
+            found = ticket_in(file, *names)
+            if found.folder:
+                echo(f"note: taking {found}", err=True)
+            return command(file=found, **values)
+
+        return with_file
+
+    return decorate
+
+
+def ticket_in(path: Path, *names: str) -> TicketPath:
+    """Return the first of these files in a folder; a path that is no folder is the file itself."""
+    other = "give a ticket file, or the folder of a run; `gemkit runs` lists runs"
+    try:
+        there = path.exists()
+    except OSError as error:
+        raise TicketError(f"{path} cannot be read: {error.strerror}; {other}") from error
+    if not there:
+        raise TicketError(f"{path} does not exist; {other}")
+    if not path.is_dir():
+        return TicketPath(path)
+    for name in names:
+        if os.path.lexists(path / name):
+            return TicketPath(path / name, path)
+    raise TicketError(f"{path} is a folder without {' or '.join(names)}; {_way_out(path) or other}")
+
+
+def _way_out(path: Path) -> str | None:
+    """Say how to get the ticket of a run that has none yet; None if the folder is no run."""
+    from gemkit.runs.directory import RunDir
+
+    run = RunDir(path)
+    if not run.is_run():
+        return None
+    if run.state() == "failed":
+        return (
+            f"its search failed (see {run.log}); `gemkit resume {path}` tries again from the last "
+            "checkpoint, or start another run"
+        )
+    return f"its search is not done: `gemkit resume {path}` resumes it"
+
+
+def rebuild(
+    ticket: Ticket,
+    registry: Registry,
+    world: Mapping[str, Any],
+    fields: Fields,
+    seed: int,
+    runtime: Runtime,
+    fabric: Fabric,
+) -> Setup:
+    """Build the network and load the data that a ticket names, or those given instead.
+
+    The weights come from the ticket, so the network loads none.
     """
-    from gemkit.cli.retraining import measure
+    from gemkit.runs.networks import network_of
+    from gemkit.runs.setup import set_up
 
-    return measure(**options)
+    model, dataset = parts_of(ticket, registry, world, fields, weights=False)
+    return set_up(
+        model,
+        dataset,
+        seed,
+        runtime,
+        fabric,
+        data_dir=world["data_dir"],
+        download=world["download"],
+        build=partial(network_of, ticket, model, typed=world["model"] is not None),
+    )
+
+
+def rebuild_on_cpu(
+    ticket: Ticket, world: Mapping[str, Any], fields: Sequence[str], plugins: Sequence[Path]
+) -> Setup:
+    """Build the network and load the data that a ticket names, for the CPU."""
+    from gemkit.cli.configure import sort_fields
+    from gemkit.plugins.loader import load_plugins
+    from gemkit.runs.setup import open_fabric
+    from gemkit.training.plan import Runtime
+
+    runtime = Runtime(device="cpu")
+    own = sort_fields(fields, ("model", "dataset"))
+    registry, seed = load_plugins(files=plugins), ticket.info.seed
+    return rebuild(ticket, registry, world, own, seed, runtime, open_fabric(runtime))
+
+
+def parts_of(
+    ticket: Ticket,
+    registry: Registry,
+    world: Mapping[str, Any],
+    fields: Fields,
+    *,
+    weights: bool,
+) -> tuple[ModelPart, DatasetPart]:
+    """Return the network and the data set that a ticket names, or those given instead.
+
+    `weights` says whether the network will be built with the weights it starts from.
+    """
+    from gemkit.runs.specs import dataset_part, recorded_model
+
+    recorded: Mapping[str, Any] = ticket.info.model or {}
+    if world["model"] is None and "custom" not in recorded:
+        recorded = _recorded(ticket, "model")
+    model = recorded_model(registry, recorded, world["model"], fields["model"], weights=weights)
+    spec = world["dataset"] or _recorded(ticket, "dataset")
+    return model, dataset_part(registry, spec, fields["dataset"], world["train_on"])
+
+
+def _recorded(ticket: Ticket, what: Literal["model", "dataset"]) -> Mapping[str, Any]:
+    """Return what the ticket records of its network or data; refuse a ticket without it."""
+    spec: Mapping[str, Any] | None = getattr(ticket.info, what)
+    if spec is None or "name" not in spec:
+        raise TicketError(f"this ticket does not say which {what} it belongs to; give --{what}")
+    return spec
+
+
+def beside(file: Path, suffix: str, out: Path | None, *, force: bool) -> Path:
+    """Return the path for a file made from a ticket; refuse to overwrite unless forced."""
+    name = f"{file.stem}-{suffix}.safetensors"
+    target = file.with_name(name) if out is None else out / name if out.is_dir() else out
+    if os.path.lexists(target) and not force:
+        raise OptionError(f"{target} exists; overwrite it with --force, or give another --out")
+    if not target.parent.is_dir():
+        raise OptionError(f"there is no folder {target.parent} for {target.name}; create it first")
+    return target
 
 
 @click.group()
 def ticket() -> None:
-    """Look into ticket files."""
+    """Show and verify ticket files."""
 
 
 @ticket.command("show", cls=SectionedCommand)
 @ticket_argument(FOUND)
 @answers_json
-def show_ticket(file: TicketPath) -> Answer:
-    """Show what a TICKET keeps of every layer, and where it comes from.
+def show(file: TicketPath) -> Answer:
+    """Show what a TICKET keeps of every layer, and its origin.
 
-    Of a RUN it takes what its search found.
+    Of a RUN, use the ticket that its search found.
     """
     from gemkit.report.tickets import ticket_data, ticket_text
 
@@ -84,13 +202,49 @@ def show_ticket(file: TicketPath) -> Answer:
 
 @ticket.command("verify", cls=SectionedCommand)
 @ticket_argument(FOUND)
-def verify_ticket(file: TicketPath) -> None:
-    """Check that a TICKET file is undamaged, and that it asks for nothing out of bounds.
+def verify(file: TicketPath) -> None:
+    """Check that a TICKET file is undamaged and within bounds.
 
-    Its recipe, data set and network have to be ones that gemkit can make, and the weights have to
-    fit the network. Nothing is trained, and nothing is fetched. Of a RUN it takes what its search
-    found.
+    gemkit must be able to make its recipe, data set and network, and the weights must fit the
+    network. Nothing is trained or fetched. Of a RUN, use the ticket that its search found.
     """
-    from gemkit.cli.verifying import verify
+    from gemkit.plugins.loader import load_plugins
 
-    echo(verify(file))
+    loaded, registry = file.load(), load_plugins()
+    for check in (_check_recipe, _check_dataset, _check_network):
+        try:
+            check(loaded, registry)
+        except (UnknownNameError, PluginError) as error:
+            echo(f"note: not all of it was checked: {error}", err=True)
+        except GemkitError as error:
+            raise TicketError(f"{file} is no sound ticket: {error}") from error
+    echo(f"{file} is sound: {loaded.summary()}")
+
+
+def _check_recipe(ticket: Ticket, registry: Registry) -> None:
+    registry.recipe(ticket.info.recipe)
+
+
+def _check_dataset(ticket: Ticket, registry: Registry) -> None:
+    from gemkit.data.fake import Fake
+    from gemkit.runs.specs import dataset_part
+
+    if ticket.info.dataset is not None:
+        part = dataset_part(registry, ticket.info.dataset, {})
+        if isinstance(part, Fake):  # other data sets allocate nothing before they are loaded
+            part.check_size()
+
+
+def _check_network(ticket: Ticket, registry: Registry) -> None:
+    """Build the network within the bounds of the ticket, and compare names and shapes."""
+    from gemkit.runs.networks import network_of
+    from gemkit.runs.specs import model_part
+
+    info = ticket.info
+    if info.model is None or info.shape is None or info.classes is None:
+        return
+    if "custom" in info.model:
+        echo("note: the network was not checked: a file alone runs no code", err=True)
+        return
+    model = model_part(registry, info.model, {})
+    ticket.check_fit(network_of(ticket, model, info.shape, info.classes, typed=False))

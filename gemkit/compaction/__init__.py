@@ -1,8 +1,8 @@
-"""Compaction: the channels that a ticket leaves without use are taken out of the network."""
+"""Compaction: remove the channels that a ticket does not use from the network."""
 
+from gemkit.compaction.compact_network import Compact, Width, compact, difference
 from gemkit.compaction.files import load_compact, save_compact
 from gemkit.compaction.finetuning import finetune
-from gemkit.compaction.smaller import Compact, Width, compact, difference
 
 __all__ = [
     "Compact",

@@ -1,37 +1,37 @@
-"""Fine-tuning without the channels that a ticket has no use for, where that is asked for."""
+"""Fine-tuning in the compact network, if the runtime asks for it."""
 
 import inspect
 from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec
 
-from gemkit import engine
-from gemkit.compaction.smaller import compact
-from gemkit.ticket import Ticket
+from gemkit.compaction.compact_network import compact
+from gemkit.pruning import finetune as pruning
+from gemkit.tickets.ticket import Ticket
 
 P = ParamSpec("P")
 
 
-def _smaller_if_asked(plain: Callable[P, Ticket]) -> Callable[P, Ticket]:
-    """Let a function fine-tune the compact network of its ticket if its runtime says so.
+def _with_compaction(plain: Callable[P, Ticket]) -> Callable[P, Ticket]:
+    """Wrap a function to fine-tune the compact network if `runtime.compact`.
 
-    The result belongs to the original network again. What is left of it learns the same up to
-    rounding, unless random numbers are drawn for channels, as by dropout. Accuracies on the way may
-    differ a little from those under the mask: evaluation remembers statistics of removed channels.
+    The result is a ticket of the original network. Training is the same up to rounding, unless
+    random numbers are drawn per channel, as by dropout. Accuracies during training may differ
+    slightly, because evaluation also uses running statistics of removed channels.
     """
 
     @wraps(plain)
-    def tuned(*args: P.args, **how: P.kwargs) -> Ticket:
-        given = inspect.signature(plain).bind(*args, **how)
-        runtime, data = given.arguments.get("runtime"), given.arguments["data"]
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> Ticket:
+        bound = inspect.signature(plain).bind(*args, **kwargs)
+        runtime, data = bound.arguments.get("runtime"), bound.arguments["data"]
         if runtime is None or not runtime.compact:
-            return plain(*args, **how)
-        ticket, model = given.arguments["ticket"], given.arguments["model"]
+            return plain(*args, **kwargs)
+        ticket, model = bound.arguments["ticket"], bound.arguments["model"]
         small = compact(ticket, model, training=True, shape=data.shape)
-        given.arguments.update(ticket=small.ticket, model=small.model)
-        return small.expand(plain(*given.args, **given.kwargs))
+        bound.arguments.update(ticket=small.ticket, model=small.model)
+        return small.expand(plain(*bound.args, **bound.kwargs))
 
-    return tuned
+    return wrapper
 
 
-finetune = _smaller_if_asked(engine.finetune)
+finetune = _with_compaction(pruning.finetune)

@@ -1,4 +1,4 @@
-"""What layers with parameters do to channels: convolutions, linear layers and batch norm."""
+"""How convolutions, linear layers and batch norm treat channels."""
 
 from collections.abc import Callable
 
@@ -6,17 +6,16 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Node
 
-from gemkit.compaction.signals import Kept, Signal, Signals, known_still, moving
-from gemkit.compaction.steps import Step
-from gemkit.tensors import Tensors
+from gemkit.compaction.channels import ChannelMap, Channels, KeptChannels, make_channels, varying
+from gemkit.compaction.ops import Op
+from gemkit.core.tensors import Tensors
 
 
-class Product(Step):
-    """A convolution or a linear layer, its weights already under the mask.
+class ConvOrLinear(Op):
+    """A convolution or a linear layer with masked weights.
 
-    `connected` tells which input may reach which output: (outputs, inputs of one group). Zeros
-    around an image tell its edge from its middle, so behind a padded convolution a still channel
-    other than zero is still no longer.
+    `connected` marks the inputs that may reach an output: [outputs, inputs of one group]. With zero
+    padding, a constant input other than zero is not constant in the result, as the border differs.
     """
 
     def __init__(
@@ -29,113 +28,114 @@ class Product(Step):
         used = self.weight != 0 if mask is None else mask
         self.connected = used.flatten(1) if used.ndim == 2 else used.flatten(2).any(2)
         self.groups = layer.groups if isinstance(layer, nn.Conv2d) else 1
-        self.inputs = self.connected.shape[1] * self.groups
+        self.in_channels = self.connected.shape[1] * self.groups
         self.padded = isinstance(layer, nn.Conv2d) and _padded(layer)
 
-    def signal(self, known: Signals) -> Signal | None:
-        """An output is still where all that reaches it is; one with a bias learns to be another."""
-        heard = self._heard(known)
-        still = (~self.connected | self._seen(self._passed(heard))).all(1)
-        value = (self._sums() * self._seen(heard.value)).sum(1)
+    def channels(self, known: ChannelMap) -> Channels | None:
+        """An output is constant if all connected inputs are, and it has no trainable bias."""
+        inputs = self._input_channels(known)
+        constant = (~self.connected | self._per_output(self._preserved(inputs))).all(1)
+        value = (self._kernel_sums() * self._per_output(inputs.value)).sum(1)
         if self.layer.bias is not None:
             value = value + self.layer.bias.detach()
-            still = still & (not self.trains)
+            constant = constant & (not self.trains)
         last = len(self.node.meta["tensor_meta"].shape) - 1
-        return known_still(1 if isinstance(self.layer, nn.Conv2d) else last, still, value)
+        return make_channels(1 if isinstance(self.layer, nn.Conv2d) else last, constant, value)
 
-    def spread(self, known: Signals, kept: Kept) -> None:
-        """Keep what reaches an output that stays and is not still."""
-        heard, (read,) = self._heard(known), self.reads
-        wanted = self.connected & kept.masks[self.node][:, None]
-        spared = self._passed(heard) if self.groups > 1 else heard.still
-        kept.widen(read, self._inputs_of(wanted & ~self._seen(spared)))
+    def propagate(self, known: ChannelMap, kept: KeptChannels) -> None:
+        """Keep the varying inputs of kept outputs."""
+        inputs, (read,) = self._input_channels(known), self.inputs
+        needed = self.connected & kept.masks[self.node][:, None]
+        removable = self._preserved(inputs) if self.groups > 1 else inputs.constant
+        kept.add(read, self._any_output(needed & ~self._per_output(removable)))
         if self.groups > 1:
-            self._level(kept)
+            self._balance_groups(kept)
         elif self.padded:
-            lost = self._inputs_of(wanted) & heard.shifted & ~kept.of(read, self.inputs)
-            if lost.any():
-                kept.widen(read, _only(_speaker(heard), self.inputs))
+            removed = self._any_output(needed) & inputs.nonzero & ~kept.of(read, self.in_channels)
+            if removed.any():
+                kept.add(read, _one_hot(_representative(inputs), self.in_channels))
 
-    def folded(self, known: Signals, kept: Kept) -> Tensors:
-        """Return the weight or bias that carries on what still channels that go have brought.
+    def folded(self, known: ChannelMap, kept: KeptChannels) -> Tensors:
+        """Return the weight or bias that contains the contribution of removed constant inputs.
 
-        Without padding that is a number for every output, and goes into the bias. With padding it
-        is the picture of an image of one colour, which one still channel can stand for; a kernel
-        whose sum is zero draws nothing but its edge.
+        Without padding, the contribution is one number per output and goes into the bias. With
+        padding, it is that of a constant image. One constant channel that is kept can represent all
+        others. A kernel whose sum is zero contributes only at the border.
         """
-        heard, (read,) = self._heard(known), self.reads
-        gone = torch.where(kept.of(read, self.inputs), 0.0, heard.value)
-        own = self.weight.flatten(2) if self.padded else self._sums()[:, :, None]
-        brought = own * (self._seen(gone) * kept.masks[self.node][:, None])[:, :, None]
-        if not brought.any():
+        inputs, (read,) = self._input_channels(known), self.inputs
+        removed = torch.where(kept.of(read, self.in_channels), 0.0, inputs.value)
+        kernel = self.weight.flatten(2) if self.padded else self._kernel_sums()[:, :, None]
+        outputs = kept.masks[self.node][:, None]
+        contribution = kernel * (self._per_output(removed) * outputs)[:, :, None]
+        if not contribution.any():
             return {}
         if self.padded:
-            speaker = _speaker(heard)
-            parts = gone / heard.value[speaker]
+            index = _representative(inputs)
+            ratios = removed / inputs.value[index]
             weight = self.weight.clone()
-            weight[:, speaker] += (self.weight * parts[:, None, None]).sum(1)
+            weight[:, index] += (self.weight * ratios[:, None, None]).sum(1)
             return {"weight": weight}
         bias = self.layer.bias
-        return {"bias": brought.sum((1, 2)) + (0.0 if bias is None else bias.detach())}
+        return {"bias": contribution.sum((1, 2)) + (0.0 if bias is None else bias.detach())}
 
-    def places(self, kept: Kept) -> Tensors:
-        """Number the weights group by group, then take what stays."""
-        inputs, outputs = self._grouped(kept)
-        numbers = torch.arange(self.weight.numel()).reshape(self.groups, -1, *self.weight.shape[1:])
+    def places(self, kept: KeptChannels) -> Tensors:
+        """Return the flat indices of the kept weights, group by group, and of the kept biases."""
+        inputs, outputs = self._kept_by_group(kept)
+        indices = torch.arange(self.weight.numel()).reshape(self.groups, -1, *self.weight.shape[1:])
         pieces = [
-            numbers[place][outputs[place]][:, inputs[place]]
-            for place in outputs.any(1).nonzero().flatten().tolist()
+            indices[group][outputs[group]][:, inputs[group]]
+            for group in outputs.any(1).nonzero().flatten().tolist()
         ]
         return {"weight": torch.cat(pieces), "bias": outputs.flatten().nonzero().flatten()}
 
-    def settings(self, kept: Kept) -> dict[str, int]:
-        """Count inputs, outputs and groups anew."""
-        inputs, outputs = self._grouped(kept)
+    def settings(self, kept: KeptChannels) -> dict[str, int]:
+        """Return the number of kept inputs, outputs and groups."""
+        inputs, outputs = self._kept_by_group(kept)
         sizes = int(inputs.sum()), int(outputs.sum())
         if isinstance(self.layer, nn.Linear):
             return dict(zip(("in_features", "out_features"), sizes, strict=True))
         groups = int(outputs.any(1).sum())
         return {"in_channels": sizes[0], "out_channels": sizes[1], "groups": groups}
 
-    def _heard(self, known: Signals) -> Signal:
-        return known.get(self.reads[0]) or moving(self.inputs)
+    def _input_channels(self, known: ChannelMap) -> Channels:
+        return known.get(self.inputs[0]) or varying(self.in_channels)
 
-    def _passed(self, heard: Signal) -> Tensor:
-        """Tell which inputs keep an output still."""
-        return heard.still & ~heard.shifted if self.padded else heard.still
+    def _preserved(self, inputs: Channels) -> Tensor:
+        """Return the inputs whose contribution to an output is constant."""
+        return inputs.constant & ~inputs.nonzero if self.padded else inputs.constant
 
-    def _seen(self, inputs: Tensor) -> Tensor:
-        """Lay a vector over the inputs out as `connected` is."""
-        own = inputs.reshape(self.groups, 1, -1)
-        return own.expand(-1, len(self.weight) // self.groups, -1).flatten(0, 1)
+    def _per_output(self, inputs: Tensor) -> Tensor:
+        """Expand a vector over the inputs to the shape of `connected`."""
+        grouped = inputs.reshape(self.groups, 1, -1)
+        return grouped.expand(-1, len(self.weight) // self.groups, -1).flatten(0, 1)
 
-    def _inputs_of(self, pairs: Tensor) -> Tensor:
-        """Tell which inputs occur in pairs of output and input."""
+    def _any_output(self, pairs: Tensor) -> Tensor:
+        """Reduce pairs of output and input to the inputs that occur."""
         return pairs.reshape(self.groups, -1, pairs.shape[1]).any(1).flatten()
 
-    def _sums(self) -> Tensor:
-        """Return what each input adds to each output if it is one everywhere."""
+    def _kernel_sums(self) -> Tensor:
+        """Return the contribution of each input to each output if the input is 1 everywhere."""
         return self.weight if self.weight.ndim == 2 else self.weight.flatten(2).sum(2)
 
-    def _grouped(self, kept: Kept) -> tuple[Tensor, Tensor]:
-        inputs, outputs = kept.of(self.reads[0], self.inputs), kept.masks[self.node]
+    def _kept_by_group(self, kept: KeptChannels) -> tuple[Tensor, Tensor]:
+        inputs, outputs = kept.of(self.inputs[0], self.in_channels), kept.masks[self.node]
         return inputs.reshape(self.groups, -1), outputs.reshape(self.groups, -1)
 
-    def _level(self, kept: Kept) -> None:
-        """Keep as much of every group as of the fullest, for groups are equally large."""
-        inputs, outputs = self._grouped(kept)
-        stays = (inputs.any(1) | outputs.any(1))[:, None]
-        for node, rows in ((self.reads[0], inputs), (self.node, outputs)):
-            lacking = rows.sum(1).max().clamp(min=1) - rows.sum(1)
-            filled = ~rows & ((~rows).cumsum(1) <= lacking[:, None])
-            kept.widen(node, ((rows | filled) & stays).flatten())
+    def _balance_groups(self, kept: KeptChannels) -> None:
+        """Keep as many channels of every remaining group as of the largest one."""
+        inputs, outputs = self._kept_by_group(kept)
+        remains = (inputs.any(1) | outputs.any(1))[:, None]
+        for node, rows in ((self.inputs[0], inputs), (self.node, outputs)):
+            missing = rows.sum(1).max().clamp(min=1) - rows.sum(1)
+            filled = ~rows & ((~rows).cumsum(1) <= missing[:, None])
+            kept.add(node, ((rows | filled) & remains).flatten())
 
 
-class Norm(Step):
-    """Batch norm, and the activation that some libraries build into it.
+class BatchNorm(Op):
+    """Batch norm, with the activation that some libraries build into it.
 
-    In training, a still channel leaves a norm as its shift, which learns; where there is none, as
-    zero. A shift of zero stays zero if nothing follows but a ReLU, which is flat there.
+    In training, a constant channel becomes the shift, which is trained, or zero without a shift. A
+    shift of zero remains zero if only ReLUs follow (`before_relu`), whose gradient at zero is zero.
     """
 
     def __init__(
@@ -146,19 +146,19 @@ class Norm(Step):
         act: Callable[[Tensor], Tensor],
         *,
         trains: bool,
-        clipped: bool,
+        before_relu: bool,
     ) -> None:
         super().__init__(node, [read])
         self.layer, self.act = layer, act
-        self.trains, self.clipped = trains, clipped
+        self.trains, self.before_relu = trains, before_relu
 
-    def signal(self, known: Signals) -> Signal | None:
-        """Apply the statistics, or foresee what training makes of a channel without variance."""
-        axis, still, value = known[self.reads[0]]
-        nothing = torch.zeros_like(value)
+    def channels(self, known: ChannelMap) -> Channels | None:
+        """Apply the running statistics or, in training, those of a constant channel."""
+        axis, constant, value = known[self.inputs[0]]
+        zeros = torch.zeros_like(value)
         scale, shift, mean, variance = (
-            None if own is None else own.detach()
-            for own in (
+            None if tensor is None else tensor.detach()
+            for tensor in (
                 self.layer.weight,
                 self.layer.bias,
                 self.layer.running_mean,
@@ -167,44 +167,44 @@ class Norm(Step):
         )
         if self.trains:
             if shift is not None:
-                still = still & (shift == 0) & self.clipped
-            return known_still(axis, still, self.act(nothing))
+                constant = constant & (shift == 0) & self.before_relu
+            return make_channels(axis, constant, self.act(zeros))
         if scale is not None:
-            still = still | (scale == 0)
+            constant = constant | (scale == 0)
         if mean is not None and variance is not None:
             value = (value - mean) / (variance + self.layer.eps).sqrt()
         else:
-            value = nothing  # the statistics of the batch
+            value = zeros  # batch statistics
         value = value if scale is None else value * scale
-        return known_still(axis, still, self.act(value if shift is None else value + shift))
+        return make_channels(axis, constant, self.act(value if shift is None else value + shift))
 
-    def spread(self, known: Signals, kept: Kept) -> None:
-        """Channels stay or go together with those they are made of."""
-        (read,) = self.reads
-        kept.widen(read, kept.masks[self.node])
-        kept.widen(self.node, kept.masks[read])
+    def propagate(self, known: ChannelMap, kept: KeptChannels) -> None:
+        """Keep the same channels of the input and the result."""
+        (read,) = self.inputs
+        kept.add(read, kept.masks[self.node])
+        kept.add(self.node, kept.masks[read])
 
-    def places(self, kept: Kept) -> Tensors:
-        """Take one number per channel from each of its vectors."""
-        own = kept.masks[self.node].nonzero().flatten()
-        return dict.fromkeys(("weight", "bias", "running_mean", "running_var"), own)
+    def places(self, kept: KeptChannels) -> Tensors:
+        """Return the indices of the kept channels for each of its vectors."""
+        indices = kept.masks[self.node].nonzero().flatten()
+        return dict.fromkeys(("weight", "bias", "running_mean", "running_var"), indices)
 
-    def settings(self, kept: Kept) -> dict[str, int]:
-        """Count the channels anew."""
+    def settings(self, kept: KeptChannels) -> dict[str, int]:
+        """Return the number of kept channels."""
         return {"num_features": int(kept.masks[self.node].sum())}
 
 
 def _padded(layer: nn.Conv2d) -> bool:
-    """Tell whether a convolution puts zeros around the image."""
+    """Whether a convolution pads the image with zeros."""
     if isinstance(layer.padding, str):
         return layer.padding == "same" and layer.padding_mode == "zeros"
     return any(layer.padding) and layer.padding_mode == "zeros"
 
 
-def _speaker(heard: Signal) -> int:
-    """Choose the still channel that stands for all others: the largest."""
-    return int(torch.where(heard.still, heard.value.abs(), 0.0).argmax())
+def _representative(inputs: Channels) -> int:
+    """Choose the constant channel that represents the others: the one of largest magnitude."""
+    return int(torch.where(inputs.constant, inputs.value.abs(), 0.0).argmax())
 
 
-def _only(place: int, size: int) -> Tensor:
-    return torch.arange(size) == place
+def _one_hot(index: int, size: int) -> Tensor:
+    return torch.arange(size) == index

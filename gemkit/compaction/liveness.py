@@ -1,4 +1,4 @@
-"""Which channels a network can do without: nothing reaches them, or they reach nothing."""
+"""Find the channels that a network needs: the others receive nothing or are never used."""
 
 from typing import NamedTuple
 
@@ -6,66 +6,67 @@ import torch
 from torch import nn
 from torch.fx import Node
 
-from gemkit.compaction.reading import read
-from gemkit.compaction.signals import Kept, Signal, known_still
-from gemkit.compaction.steps import Opaque, Step
+from gemkit.compaction.channels import Channels, KeptChannels, make_channels
+from gemkit.compaction.classify import op_of
+from gemkit.compaction.ops import Op, Opaque
 from gemkit.compaction.tracing import Shape, traced
-from gemkit.tensors import Tensors
+from gemkit.core.tensors import Tensors
 
 
-class Anatomy(NamedTuple):
-    """The steps of a forward pass, what is known about their channels, and which of them stay.
+class Analysis(NamedTuple):
+    """The operations of a forward pass, what is known about their channels, and those to keep.
 
-    What stays computes exactly what it did: everything it depends on stays, too, or is still.
+    Kept channels compute exactly the same as before: all they depend on is kept or constant.
     """
 
-    steps: list[Step]
-    signals: dict[Node, Signal]
-    kept: Kept
+    ops: list[Op]
+    channels: dict[Node, Channels]
+    kept: KeptChannels
 
 
-def anatomy(model: nn.Module, shape: Shape, masks: Tensors | None) -> Anatomy:
-    """Find what stays of a network whose weights are under their masks.
+def analyze(model: nn.Module, shape: Shape, masks: Tensors | None) -> Analysis:
+    """Find the channels to keep of a network whose weights are masked.
 
-    Without `masks` for the network as it is, in evaluation. With them for a network in training,
-    where a channel is still only if it is zero, and stays so whatever is learned.
+    Without `masks`, for the network in evaluation. With `masks`, for training, where a channel is
+    constant only if it is zero and remains so whatever is learned.
     """
     trace = traced(model, shape, training=masks is not None)
-    signals: dict[Node, Signal] = {}
-    steps: list[Step] = []
+    known: dict[Node, Channels] = {}
+    ops: list[Op] = []
     for node in trace.nodes:
-        step = read(node, trace, signals, masks)
-        steps.append(step)
-        signal = step.signal(signals)
-        if signal is not None and masks is not None:  # any other number might learn
-            signal = known_still(signal.axis, signal.still & ~signal.shifted, signal.value)
-        if signal is not None:
-            signals[node] = signal
-    return Anatomy(steps, signals, _needed(steps, signals))
+        op = op_of(node, trace, known, masks)
+        ops.append(op)
+        channels = op.channels(known)
+        if channels is not None and masks is not None:  # other constants may change in training
+            zero = channels.constant & ~channels.nonzero
+            channels = make_channels(channels.axis, zero, channels.value)
+        if channels is not None:
+            known[node] = channels
+    return Analysis(ops, known, _needed(ops, known))
 
 
-def _needed(steps: list[Step], signals: dict[Node, Signal]) -> Kept:
-    """Spread backwards from the result until nothing more is needed.
+def _needed(ops: list[Op], known: dict[Node, Channels]) -> KeptChannels:
+    """Propagate backwards from the output until nothing more is needed.
 
-    A value keeps at least one channel, for there are no layers without any.
+    At least one channel of each value is kept, because layers cannot be empty.
     """
-    kept, count = Kept(signals), -1
+    kept, count = KeptChannels(known), -1
     while count != kept.count():
         count = kept.count()
-        for step in reversed(steps):
-            step.spread(signals, kept)
+        for op in reversed(ops):
+            op.propagate(known, kept)
         if count == kept.count():
             for node, mask in kept.masks.items():
                 if not mask.any():
-                    kept.widen(node, torch.arange(len(mask)) == 0)
+                    kept.add(node, torch.arange(len(mask)) == 0)
     return kept
 
 
-def untouched(parts: Anatomy) -> list[str]:
-    """Name the steps where understanding ends, around which everything stays."""
+def opaque_steps(analysis: Analysis) -> list[str]:
+    """Name the operations that are not understood, around which all channels are kept."""
     return [
-        step.node.name
-        for step in parts.steps
-        if isinstance(step, Opaque) and step.node.op != "output"
-        if any(node in parts.signals for node in step.reads)
+        op.node.name
+        for op in analysis.ops
+        if isinstance(op, Opaque) and op.node.op != "output"
+        if any(node in analysis.channels for node in op.inputs)
     ]

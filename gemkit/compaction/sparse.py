@@ -1,4 +1,4 @@
-"""Linear layers that compute with their kept weights alone, where that is faster."""
+"""Sparse linear layers (CSR), where they are faster than dense ones."""
 
 import copy
 import warnings
@@ -9,73 +9,73 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from gemkit.compaction.race import race
-from gemkit.ticket import Ticket
+from gemkit.compaction.timing import time_interleaved
+from gemkit.tickets.ticket import Ticket
 
 Model = TypeVar("Model", bound=nn.Module)
-_ENOUGH = 0.9
-"""A sparse layer must take less than this fraction of the dense one's time to replace it."""
+_MAX_RATIO = 0.9
+"""A sparse layer must take less than this fraction of the dense layer's time."""
 _TURNS = 9
-_PLACE = 4
-"""Bytes to say where a weight is."""
+_INDEX = 4
+"""Bytes of an index."""
 
 
 class SparseLinear(nn.Module):
-    """A linear layer whose weight holds only what is not zero, row by row (CSR)."""
+    """A linear layer with a sparse weight in CSR format."""
 
     weight: Tensor
     bias: Tensor | None
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
-        with warnings.catch_warnings():  # torch calls all of its CSR support a beta
+        with warnings.catch_warnings():  # torch warns that its CSR support is in beta
             warnings.filterwarnings("ignore", message="Sparse CSR")
             weight = layer.weight.detach().to_sparse_csr()
         self.register_buffer("weight", weight)
         self.register_buffer("bias", None if layer.bias is None else layer.bias.detach())
 
     def forward(self, x: Tensor) -> Tensor:
-        """Multiply, for any number of leading axes."""
+        """Apply the layer, for any number of leading axes."""
         rows = (self.weight @ x.flatten(0, -2).T).T
         rows = rows if self.bias is None else rows + self.bias
         return rows.reshape(*x.shape[:-1], -1)
 
 
 def sparse_where_faster(model: Model, images: Tensor) -> tuple[Model, list[str]]:
-    """Return a copy with sparse linear layers wherever they beat the dense ones on these images.
+    """Return a copy with sparse linear layers where they are faster, and the names of these layers.
 
-    Both are raced on what the layer gets to see; the names of those replaced come along.
+    Each layer is timed on its input for these images.
     """
-    own = copy.deepcopy(model).eval()
+    result = copy.deepcopy(model).eval()
     replaced = []
-    for name, seen in _inputs(own, images).items():
-        layer = own.get_submodule(name)
+    for name, x in _inputs(result, images).items():
+        layer = result.get_submodule(name)
         assert isinstance(layer, nn.Linear)
         sparse = SparseLinear(layer)
-        times = race({"dense": _call(layer, seen), "sparse": _call(sparse, seen)}, _TURNS)
-        if times["sparse"].ratio(times["dense"]) < _ENOUGH:
-            own.set_submodule(name, sparse)
+        times = time_interleaved({"dense": _call(layer, x), "sparse": _call(sparse, x)}, _TURNS)
+        if times["sparse"].ratio(times["dense"]) < _MAX_RATIO:
+            result.set_submodule(name, sparse)
             replaced.append(name)
-    return own, replaced
+    return result, replaced
 
 
-def _call(layer: nn.Module, seen: Tensor) -> Callable[[], object]:
+def _call(layer: nn.Module, x: Tensor) -> Callable[[], object]:
     def call() -> Tensor:
-        output: Tensor = layer(seen)
+        output: Tensor = layer(x)
         return output
 
     return torch.no_grad()(call)
 
 
 def _inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
-    """Return what every linear layer gets to see."""
-    seen: dict[str, Tensor] = {}
+    """Return the input of every linear layer."""
+    recorded: dict[str, Tensor] = {}
 
-    def note(name: str, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        seen[name] = inputs[0]
+    def record(name: str, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        recorded[name] = inputs[0]
 
     handles = [
-        module.register_forward_pre_hook(partial(note, name))
+        module.register_forward_pre_hook(partial(record, name))
         for name, module in model.named_modules()
         if type(module) is nn.Linear
     ]
@@ -83,19 +83,16 @@ def _inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
         model(images)
     for handle in handles:
         handle.remove()
-    return seen
+    return recorded
 
 
 def csr_bytes(ticket: Ticket) -> int:
-    """Return how many bytes a ticket takes with its kept weights and their places alone.
-
-    That is a number and its column for each, where rows begin, and everything not prunable.
-    """
+    """Return the size of a ticket with its prunable weights in CSR format, in bytes."""
     total = 0
     for name, tensor in ticket.state.items():
         if name in ticket.mask:
             kept = int(ticket.mask[name].count_nonzero())
-            total += kept * (tensor.element_size() + _PLACE) + (len(tensor) + 1) * _PLACE
+            total += kept * (tensor.element_size() + _INDEX) + (len(tensor) + 1) * _INDEX
         else:
             total += tensor.numel() * tensor.element_size()
     return total

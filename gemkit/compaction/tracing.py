@@ -1,4 +1,4 @@
-"""A network's forward pass as a graph, with the shape of every value in it."""
+"""Trace a network's forward pass to a graph with the shape of every value."""
 
 import copy
 import inspect
@@ -10,12 +10,12 @@ from torch import Tensor, fx, nn
 from torch.fx.passes.shape_prop import ShapeProp
 from torch.fx.proxy import TraceError
 
-from gemkit.errors import CompactionError
+from gemkit.core.errors import CompactionError
+from gemkit.core.tensors import seeded
 from gemkit.models.blocks import Subsample
-from gemkit.tensors import seeded
 
 Shape = tuple[int, int, int]
-_WHOLE = (
+_LEAVES = (
     nn.Conv2d,
     nn.Linear,
     nn.modules.batchnorm._BatchNorm,
@@ -23,23 +23,22 @@ _WHOLE = (
     nn.GroupNorm,
     Subsample,
 )
-"""Layers that stay whole in the graph, also when a library derives its own from them."""
+"""Layers, and their subclasses, that are single nodes of the graph."""
 
 
 class Trace:
-    """What a forward pass does: its steps in order, and the layers and sizes they work with."""
+    """The nodes of a forward pass in order, with their layers and shapes."""
 
     def __init__(self, model: nn.Module, shape: Shape) -> None:
         self.model = model
         tracer = _Tracer()
         try:
             graph = tracer.trace(model, _defaults(model))
-        except Exception as error:  # a forward pass may do anything with what it is given
+        except Exception as error:  # a forward pass may raise anything
             reason = str(error).partition("\n")[0]
             raise CompactionError(
-                f"the forward pass of {type(model).__name__} cannot be followed ({reason}), so "
-                "nothing can be proved about its channels; use the ticket as it is, without "
-                "--compact"
+                f"the forward pass of {type(model).__name__} cannot be traced ({reason}), so "
+                "nothing can be proved about its channels; use the ticket without --compact"
             ) from error
         self.nodes = list(graph.nodes)
         module = fx.GraphModule(model, graph)
@@ -48,48 +47,47 @@ class Trace:
             ShapeProp(module).propagate(example)
 
     def layer(self, node: fx.Node) -> nn.Module | None:
-        """Return the layer that a step calls, if it calls one."""
+        """Return the layer that a node calls, if any."""
         return self.model.get_submodule(str(node.target)) if node.op == "call_module" else None
 
-    def sole(self, node: fx.Node) -> bool:
-        """Tell whether nothing else uses the layer of this step, nor its parameters."""
+    def used_once(self, node: fx.Node) -> bool:
+        """Whether only this node uses its layer and the layer's parameters."""
         layer = self.layer(node)
         assert layer is not None
-        path, owned = str(node.target), {id(own) for own in layer.parameters()}
+        path, owned = str(node.target), {id(parameter) for parameter in layer.parameters()}
         names = dict(self.model.named_parameters(remove_duplicate=False))
         calls = [other for other in self.nodes if self.layer(other) is layer]
         uses = [name for name, parameter in names.items() if id(parameter) in owned]
-        taken = [str(other.target) for other in self.nodes if other.op == "get_attr"]
+        attributes = [str(other.target) for other in self.nodes if other.op == "get_attr"]
         return (
             len(calls) == 1
             and all(name.rpartition(".")[0] == path for name in uses)
-            and not any(name.startswith(f"{path}.") for name in taken)
+            and not any(name.startswith(f"{path}.") for name in attributes)
         )
 
 
 def shape_of(node: fx.Node) -> tuple[int, ...] | None:
-    """Return the shape of a step's result for two images, or None where it is no tensor."""
+    """Return the shape of a node's result for two images, or None if it is not a tensor."""
     shape = getattr(node.meta.get("tensor_meta"), "shape", None)
     return None if shape is None else tuple(shape)
 
 
 def traced(model: nn.Module, shape: Shape, *, training: bool) -> Trace:
-    """Follow the forward pass in one of its two modes, in a copy of the model."""
-    own = copy.deepcopy(model).cpu().train(training)
-    return Trace(own, shape)
+    """Trace a copy of the model in training or evaluation mode."""
+    return Trace(copy.deepcopy(model).cpu().train(training), shape)
 
 
 def _defaults(model: nn.Module) -> dict[str, Any]:
-    """Return what a forward pass takes beside the images, as it is where nobody gives it."""
+    """Return the default values of the other arguments of a forward pass."""
     parameters = inspect.signature(model.forward).parameters.values()
-    return {one.name: one.default for one in parameters if one.default is not one.empty}
+    return {p.name: p.default for p in parameters if p.default is not p.empty}
 
 
 class _Tracer(fx.Tracer):
-    """Looks into modules as far as it gets; one it cannot follow is a single step."""
+    """Traces into modules as far as possible; a module that cannot be traced is a single node."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, _WHOLE) or super().is_leaf_module(m, module_qualified_name)
+        return isinstance(m, _LEAVES) or super().is_leaf_module(m, module_qualified_name)
 
     def call_module(
         self,
@@ -109,6 +107,6 @@ class _Tracer(fx.Tracer):
 
 
 def example_images(shape: Shape, count: int, dtype: torch.dtype) -> Tensor:
-    """Draw images to compare two networks on, always the same."""
+    """Draw images to compare two networks on, with a fixed seed."""
     rng = torch.Generator().manual_seed(0)
     return torch.randn(count, *shape, generator=rng, dtype=dtype)

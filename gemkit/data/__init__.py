@@ -1,6 +1,6 @@
-"""Data sets as tensors: fast batches, fair splits, and the sets that gemkit ships.
+"""Data sets: batches, splits, and the built-in data sets.
 
-`source` holds the loader; `embedded` and `fake` register data sets that need no download.
+`source` holds `Data` and `TensorSource`; `embedded` and `fake` need no download.
 """
 
 from gemkit.data.source import Data, Source, TensorSource

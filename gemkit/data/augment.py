@@ -1,10 +1,10 @@
-"""Random crops and flips for a whole batch at once, each sample its own."""
+"""Random crops and flips, drawn per sample and applied to a whole batch at once."""
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad as pad_with_zeros
 
-from gemkit.tensors import generator
+from gemkit.core.tensors import generator
 
 
 def draw(samples: int, pad: int, *, flip: bool, seed: int, epoch: int) -> Tensor:
@@ -16,12 +16,11 @@ def draw(samples: int, pad: int, *, flip: bool, seed: int, epoch: int) -> Tensor
 
 
 def crop_and_flip(images: Tensor, draws: Tensor, pad: int) -> Tensor:
-    """Surround images with `pad` zeros, mirror those drawn, and cut each at its own place.
+    """Zero-pad images by `pad`, then flip and crop each as drawn.
 
-    A crop is a run of memory seen through the strides of the padded batch, so all crops are one
-    view, indexed by where they start. A whole CIFAR batch made this way took about half the CPU
-    time of indexing a padded data set by crop, and a quarter of indexing it by pixel, and it
-    needs no padded copy of the data set.
+    All crops are one strided view of the padded batch, indexed by where they start. On CIFAR this
+    takes about half the CPU time of indexing a padded data set by crop, a quarter of indexing it
+    by pixel, and needs no padded copy of the data set.
     """
     count, channels, height, width = images.shape
     top, left, flipped = draws

@@ -1,7 +1,7 @@
-"""Decoded images kept on disk, and believed only when their hash is right.
+"""Cache of decoded images on disk, verified by hash.
 
-A cache file belongs to one folder and one way of reading it; a change of either makes it worthless
-and it is written anew. It can be deleted at any time.
+A cache file belongs to one folder and one set of options. If either changes, it is rebuilt. It
+can be deleted at any time.
 """
 
 import hashlib
@@ -18,35 +18,35 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from gemkit.data.listing import Listing
-from gemkit.errors import DataError, StorageError
-from gemkit.files import name_of, open_plain
+from gemkit.core.atomic_io import fd_path, open_plain
+from gemkit.core.errors import DataError, StorageError
+from gemkit.data.class_folders import ImageList
 
 _FORMAT = 2
-"""Counts the ways images have been decoded: what an older one wrote is made anew."""
+"""Version of the decoder; caches of other versions are rebuilt."""
 
 
 def cache_folder() -> Path:
-    """Return where decoded images are kept: `GEMKIT_CACHE`, or the user's cache folder."""
-    own = os.environ.get("GEMKIT_CACHE")
-    usual = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(own) if own else Path(usual) / "gemkit"
+    """Return the cache folder: `GEMKIT_CACHE`, or gemkit's folder in the user's cache."""
+    given = os.environ.get("GEMKIT_CACHE")
+    default = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(given) if given else Path(default) / "gemkit"
 
 
 def cache_file(root: Path, options: object) -> Path:
-    """Name the file for a folder of images, read in one way."""
+    """Return the cache file of an image folder, read with these options."""
     name = hashlib.sha256(json.dumps([str(root.resolve()), options]).encode()).hexdigest()
     return cache_folder() / f"images-{name[:24]}.safetensors"
 
 
-def fingerprint(listing: Listing, chosen: Sequence[int]) -> str:
-    """Sum up name, size and time of change of the chosen files, and who decodes them."""
+def fingerprint(images: ImageList, chosen: Sequence[int]) -> str:
+    """Hash name, size and modification time of the chosen files, and the decoder's version."""
     summary = hashlib.sha256(f"{_FORMAT} {version('pillow')}".encode())
-    root = len(str(listing.root))
-    for number in chosen:
-        file = listing.files[number]
+    root = len(str(images.root))
+    for index in chosen:
+        file = images.files[index]
         try:
-            status = os.stat(file)  # noqa: PTH116 - objects for so many paths cost seconds
+            status = os.stat(file)  # noqa: PTH116 - Path objects are slow for so many files
         except OSError as problem:
             raise DataError(f"cannot read {file}: {problem.strerror}") from problem
         line = f"{file[root:]}\0{status.st_size}\0{status.st_mtime_ns}\0"
@@ -54,30 +54,30 @@ def fingerprint(listing: Listing, chosen: Sequence[int]) -> str:
     return summary.hexdigest()
 
 
-def recall(file: Path, expected: str, count: int) -> Tensor | None:
-    """Return the images of a cache file, if it is whole and belongs to what is expected."""
+def load_cached(file: Path, key: str, count: int) -> Tensor | None:
+    """Return the images of a cache file if it is intact and its fingerprint is `key`."""
     try:
-        with open_plain(file) as plain, safe_open(name_of(plain), framework="pt") as content:
-            about = content.metadata() or {}
-            if about.get("fingerprint") != expected or "images" not in content.keys():  # noqa: SIM118
+        with open_plain(file) as plain, safe_open(fd_path(plain), framework="pt") as content:
+            metadata = content.metadata() or {}
+            if metadata.get("fingerprint") != key or "images" not in content.keys():  # noqa: SIM118
                 return None
             images: Tensor = content.get_tensor("images")
     except (OSError, StorageError, SafetensorError, ValueError):
         return None
     shape = list(images.shape)
-    sound = images.dtype == torch.uint8 and len(shape) == 4 and shape[:2] == [count, 3]
-    return images if sound and about.get("sha256") == _hash(images) else None
+    valid = images.dtype == torch.uint8 and len(shape) == 4 and shape[:2] == [count, 3]
+    return images if valid and metadata.get("sha256") == _hash(images) else None
 
 
-def remember(file: Path, images: Tensor, expected: str) -> None:
-    """Write a cache file, all of it or nothing; where that is not possible, do without."""
-    about = {"fingerprint": expected, "sha256": _hash(images)}
+def save_cached(file: Path, images: Tensor, key: str) -> None:
+    """Write a cache file atomically; if that fails, continue without a cache."""
+    metadata = {"fingerprint": key, "sha256": _hash(images)}
     with suppress(OSError, SafetensorError):
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(dir=file.parent) as scratch:
-            whole = Path(scratch) / file.name
-            save_file({"images": images}, whole, metadata=about)
-            whole.replace(file)
+            complete = Path(scratch) / file.name
+            save_file({"images": images}, complete, metadata=metadata)
+            complete.replace(file)
 
 
 def _hash(images: Tensor) -> str:

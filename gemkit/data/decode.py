@@ -1,7 +1,6 @@
-"""From image files to tensors: decoded side by side, in order, and never larger than expected.
+"""Decode image files into tensors, in parallel and in order, with a limit on their size.
 
-Decoding leaves Python's lock, so threads are enough: nothing is copied between processes, and
-nothing has to be started before the first image.
+Pillow releases the GIL while it decodes, so threads are enough.
 """
 
 import os
@@ -17,34 +16,34 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gemkit.errors import DataError, GemkitError
-from gemkit.files import open_plain
+from gemkit.core.atomic_io import open_plain
+from gemkit.core.errors import DataError, GemkitError
 
 FORMATS = {
     **{".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".bmp": "BMP", ".gif": "GIF"},
     **{".webp": "WEBP", ".ppm": "PPM", ".pgm": "PPM", ".tif": "TIFF", ".tiff": "TIFF"},
 }
-"""Names of image files end in one of these; what is inside may be any of these formats."""
+"""Suffixes of image files. A file may hold any of these formats, whatever its suffix."""
 MOST_PIXELS = 50_000_000
-_AHEAD = 2
-"""Batches that are decoded while another is in use."""
+_PREFETCH = 2
+"""Batches decoded ahead of the one in use."""
 _WORKERS = min(16, os.cpu_count() or 1)
 Result = TypeVar("Result")
 
 
 def decode(file: str, size: int) -> Tensor:
-    """Read one image as uint8 [3, size, size], stretched to a square; larger ones are refused."""
-    with _opened(file) as image:
-        image.draft("RGB", (size, size))  # a JPEG is decoded no finer than needed
-        square = _eight_bits(image, file).convert("RGB")
+    """Read one image as uint8 [3, size, size], stretched to a square."""
+    with _open_image(file) as image:
+        image.draft("RGB", (size, size))  # decode a JPEG at a reduced scale where possible
+        square = _to_eight_bits(image, file).convert("RGB")
         if square.size != (size, size):
             square = square.resize((size, size), reducing_gap=3.0)
         return torch.from_numpy(np.array(square)).permute(2, 0, 1)
 
 
-def _eight_bits(image: Any, file: str) -> Any:  # noqa: ANN401
-    """Scale 16 bits to 8, because converting clips them; refuse values without a known range."""
-    # Pillow reads a PGM file of more than 8 bits as mode I, scaled to 16 of them.
+def _to_eight_bits(image: Any, file: str) -> Any:  # noqa: ANN401
+    """Scale 16 bits to 8, because `convert` clips them; refuse values without a known range."""
+    # Pillow reads a PGM file of more than 8 bits as mode I, scaled to 16 bits.
     if image.mode.startswith("I;16") or (image.mode, image.format) == ("I", "PPM"):
         from PIL import Image
 
@@ -52,22 +51,22 @@ def _eight_bits(image: Any, file: str) -> Any:  # noqa: ANN401
         return Image.fromarray(((values + 128) // 257).astype(np.uint8))
     if image.mode in {"I", "F"}:
         raise DataError(
-            f"{file} has pixels of mode {image.mode}, 32 bits whose black and white are not known; "
-            "save it with 8 or 16 bits"
+            f"{file} has 32-bit pixels of mode {image.mode}, whose range is not known; save it "
+            "with 8 or 16 bits"
         )
     return image
 
 
 def dimensions(file: str) -> tuple[int, int]:
-    """Return width and height of an image, from the beginning of its file."""
-    with _opened(file) as image:
+    """Return width and height of an image from the header of its file."""
+    with _open_image(file) as image:
         width, height = image.size
     return width, height
 
 
 @contextmanager
-def _opened(file: str) -> Iterator[Any]:
-    """Open an image, look at its size before anything is decoded, and name the file in errors."""
+def _open_image(file: str) -> Iterator[Any]:
+    """Open an image, check its size before decoding, and name the file in errors."""
     from PIL import Image, UnidentifiedImageError
 
     formats = sorted(set(FORMATS.values()))
@@ -76,18 +75,17 @@ def _opened(file: str) -> Iterator[Any]:
             width, height = image.size
             if width * height > MOST_PIXELS:
                 raise DataError(
-                    f"{file} has {width}×{height} pixels, more than the {MOST_PIXELS:,} that an "
-                    "image may have; make it smaller"
+                    f"{file} has {width}×{height} pixels, more than the limit of "
+                    f"{MOST_PIXELS:,}; make it smaller"
                 )
             yield image
     except GemkitError:
         raise
     except UnidentifiedImageError as problem:
         raise DataError(
-            f"{file} is not an image that can be decoded (its format is unknown); replace or "
-            "remove it"
+            f"{file} is not an image that can be decoded (unknown format); replace or remove it"
         ) from problem
-    except Exception as problem:  # a damaged file can make a decoder fail in any way
+    except Exception as problem:  # decoders raise anything on a damaged file
         if isinstance(problem, OSError) and problem.strerror:
             raise DataError(f"cannot read {file}: {problem.strerror}") from problem
         raise DataError(
@@ -95,23 +93,25 @@ def _opened(file: str) -> Iterator[Any]:
         ) from problem
 
 
-def each(work: Callable[[str], Result], batches: Iterable[Sequence[str]]) -> Iterator[list[Result]]:
-    """Do some work on every file, a few batches ahead of whoever takes the results, in order."""
+def map_batches(
+    function: Callable[[str], Result], batches: Iterable[Sequence[str]]
+) -> Iterator[list[Result]]:
+    """Apply a function to every file in a thread pool; yield the results batch by batch."""
     pool = ThreadPoolExecutor(_WORKERS)
-    started: deque[list[Future[Result]]] = deque()
-    coming = iter(batches)
+    pending: deque[list[Future[Result]]] = deque()
+    remaining = iter(batches)
     try:
         while True:
-            for batch in islice(coming, 1 + _AHEAD - len(started)):
-                started.append([pool.submit(work, file) for file in batch])
-            if not started:
+            for batch in islice(remaining, 1 + _PREFETCH - len(pending)):
+                pending.append([pool.submit(function, file) for file in batch])
+            if not pending:
                 return
-            yield [future.result() for future in started.popleft()]
+            yield [future.result() for future in pending.popleft()]
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def decoded(batches: Iterable[Sequence[str]], size: int) -> Iterator[Tensor]:
-    """Decode batch after batch of files into uint8 [N, 3, size, size]."""
-    for images in each(partial(decode, size=size), batches):
+def decode_batches(batches: Iterable[Sequence[str]], size: int) -> Iterator[Tensor]:
+    """Decode each batch of files into uint8 [N, 3, size, size]."""
+    for images in map_batches(partial(decode, size=size), batches):
         yield torch.stack(images) if images else torch.empty(0, 3, size, size, dtype=torch.uint8)

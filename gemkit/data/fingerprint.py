@@ -1,12 +1,12 @@
-"""Fingerprints of data: a run that is resumed, and a check, must see the data they began with.
+"""Fingerprints of data sets, so that resumed runs and sanity checks use the original data.
 
-Images held in memory are hashed whole. Of image files the names, relative to their folder, and the
-sizes are hashed, and the content of a sample (see `gemkit.data.stream.files_digest`). Of a source
-without a method `digest`, only the first images are.
+Images in memory are hashed completely. Of image files, the relative names, the sizes and the
+content of a sample are hashed (see `file_source.files_digest`). Of a source without a method
+`digest`, the first images are hashed.
 
-A fingerprint cannot notice files outside the sample whose pixels changed and whose size did not,
-how images are decoded, normalised and augmented, or data that change while a run uses them. Where
-the files are and when they were changed does not matter.
+A fingerprint does not detect files outside the sample that changed without changing size, changes
+in decoding, normalisation and augmentation, or data that change during a run. Location and
+modification times of files do not matter.
 """
 
 import hashlib
@@ -17,14 +17,14 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from gemkit.errors import DataError
-from gemkit.wording import number_of
+from gemkit.core.errors import DataError
+from gemkit.core.text import number_of
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
 _FIRST = 64
-"""Images that are hashed of a source without a `digest`."""
+"""Number of images hashed of a source without a `digest`."""
 SPLITS = {"train": "training", "validation": "validation", "test": "test"}
-"""The splits, and what a sentence calls their images."""
+"""The splits, and the adjective for their images in messages."""
 
 
 class _Source(Protocol):
@@ -40,45 +40,45 @@ class SplitFingerprint(BaseModel):
 
     model_config = _STRICT
 
-    count: int = Field(ge=0, description="how many images there are")
+    count: int = Field(ge=0, description="number of images")
     images: str = Field(max_length=64, description="SHA-256 of the images, or of their files")
     labels: str = Field(max_length=64, description="SHA-256 of the labels")
 
 
 class Fingerprint(BaseModel):
-    """What tells a data set from others."""
+    """The fingerprint of a data set."""
 
     model_config = _STRICT
 
-    classes: int = Field(ge=1, description="how many classes there are")
-    names: str = Field(max_length=64, description="SHA-256 of the class names; empty without any")
+    classes: int = Field(ge=1, description="number of classes")
+    names: str = Field(max_length=64, description="SHA-256 of the class names; empty if unnamed")
     train: SplitFingerprint
     validation: SplitFingerprint
     test: SplitFingerprint
 
     def differences(self, now: "Fingerprint") -> list[str]:
-        """Say how other data differ from these; content is left out where counts or names do."""
+        """List the differences; content is compared only if counts and class names agree."""
         found = []
         if self.classes != now.classes:
             found.append(f"{number_of(now.classes, 'class', 'classes')} instead of {self.classes}")
         elif self.names != now.names:
             found.append("the class names differ")
-        pairs = [(words, getattr(self, part), getattr(now, part)) for part, words in SPLITS.items()]
+        pairs = [(word, getattr(self, name), getattr(now, name)) for name, word in SPLITS.items()]
         found += [
-            f"{number_of(new.count, f'{words} image')} instead of {old.count:,}"
-            for words, old, new in pairs
+            f"{number_of(new.count, f'{word} image')} instead of {old.count:,}"
+            for word, old, new in pairs
             if old.count != new.count
         ]
         return found or [
-            f"the {words} {what} differ"
-            for words, old, new in pairs
+            f"the {word} {what} differ"
+            for word, old, new in pairs
             for what in ("images", "labels")
             if getattr(old, what) != getattr(new, what)
         ]
 
 
 def check_same(then: Fingerprint | None, now: Fingerprint, whose: str, way_out: str) -> None:
-    """Refuse data that differ from those recorded, if any are; `whose` says what recorded them."""
+    """Refuse data that differ from a recorded fingerprint; `whose` says what recorded it."""
     if then is not None and then != now:
         raise DataError(
             f"the data are not those {whose}: {', '.join(then.differences(now))}; {way_out}"
@@ -91,11 +91,11 @@ def fingerprint_of(
     """Return the fingerprint of a data set; `sources` are its splits by name."""
     text = "\0".join(names).encode("utf-8", "surrogateescape")
     digest = hashlib.sha256(text).hexdigest() if names else ""
-    parts = {part: _of_split(source) for part, source in sources.items()}
-    return Fingerprint(classes=classes, names=digest, **parts)
+    splits = {split: _split_fingerprint(source) for split, source in sources.items()}
+    return Fingerprint(classes=classes, names=digest, **splits)
 
 
-def _of_split(source: _Source) -> SplitFingerprint:
+def _split_fingerprint(source: _Source) -> SplitFingerprint:
     labels = source.targets()
     digest = getattr(source, "digest", None)
     if digest is None:

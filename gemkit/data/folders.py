@@ -1,4 +1,4 @@
-"""Data sets that are folders of image files: anybody's own, TinyImageNet and Caltech-101."""
+"""Data sets of image files: your own folders, TinyImageNet and Caltech-101."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,56 +6,56 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from gemkit.data.binary import read_bytes, reading
-from gemkit.data.images import ImageDataset
-from gemkit.data.listing import (
+from gemkit.core.errors import DataError
+from gemkit.data.binary import file_errors, read_bytes
+from gemkit.data.class_folders import (
     Links,
     check_links,
     class_names,
     entries,
+    image_list,
     is_folder,
-    labelled,
-    listing,
+    labelled_images,
 )
+from gemkit.data.images import ImageDataset
+from gemkit.data.part import DatasetPart
 from gemkit.data.source import Data
-from gemkit.data.standard import fetching, home_of, require
-from gemkit.errors import DataError
-from gemkit.hookspecs import hookimpl
-from gemkit.parts import DatasetPart
+from gemkit.data.standard import data_folder, download_into, require_files
+from gemkit.plugins.markers import hookimpl
 
-_NAMES = {"train": ("train",), "validation": ("val", "validation"), "test": ("test",)}
+_SPLITS = {"train": ("train",), "validation": ("val", "validation"), "test": ("test",)}
 
 
 class ImageFolder(ImageDataset):
     """Your own images: one folder for each class.
 
-    Splits are the folders train, val (or validation) and test where they exist; what is missing
-    is taken out of train, and all three are where there is no train. Every image becomes RGB and
-    is stretched to a square.
+    Splits are the folders train, val (or validation) and test. A missing split is taken from
+    train; without a folder train, all images are split. Images become RGB and are stretched to a
+    square.
     """
 
     name: ClassVar[str] = "imagefolder"
     argument = "path"
 
     path: str = Field(
-        min_length=1, max_length=4096, description="the folder; a relative one is in --data-dir"
+        min_length=1, max_length=4096, description="the folder, absolute or relative to --data-dir"
     )
     size: int | None = Field(
         default=None,
         ge=8,
         le=1024,
-        description="height and width; by default the images' own where all are the same square "
-        "of up to 64 pixels, else 224",
+        description="height and width; by default the size of the images if all are squares of the "
+        "same size up to 64 pixels, else 224",
     )
     pad: int | None = Field(
         default=None,
         ge=0,
         le=1024,
-        description="pixels by which crops may move in training; by default an eighth of the size",
+        description="padding of random crops in training; by default an eighth of the size",
     )
-    flip: bool = Field(default=True, description="mirror half of the images in training")
+    flip: bool = Field(default=True, description="flip half of the images in training")
     links: Links = Field(
-        default="inside", description="whether links may lead out of the folder: inside or any"
+        default="inside", description="follow links only inside the folder, or any"
     )
 
     def load(self, folder: Path | None) -> Data:
@@ -64,25 +64,25 @@ class ImageFolder(ImageDataset):
         groups = _split_folders(root.absolute(), self.links)
         classes = class_names(groups["train"])
         found = {
-            group: list(labelled(root.absolute(), place, classes, self.links))
-            for group, place in groups.items()
+            group: list(labelled_images(root.absolute(), subfolder, classes, self.links))
+            for group, subfolder in groups.items()
         }
-        listed = listing(root.absolute(), found, classes)
-        return self.from_files(listed, self.size, self.pad, self.flip)
+        images = image_list(root.absolute(), found, classes)
+        return self.from_files(images, self.size, self.pad, self.flip)
 
 
 def _split_folders(root: Path, links: Links) -> dict[str, Path]:
-    """Find the folder of each split; the root is all there is where it has no train of classes."""
+    """Find the folder of each split; only the root if it has no train with class folders."""
     folders = {entry.name for entry in entries(root) if is_folder(entry)}
     if "train" in folders:
         check_links(root, root / "train", links)
     if "train" not in folders or not any(map(is_folder, entries(root / "train"))):
         return {"train": root}
     found = {
-        split: root / name for split, names in _NAMES.items() for name in names if name in folders
+        split: root / name for split, names in _SPLITS.items() for name in names if name in folders
     }
     if "test" not in found and "validation" in found:
-        # As with ImageNet: where nobody gave test images, val is what results are reported on.
+        # As with ImageNet: without test images, results are reported on val.
         found["test"] = found.pop("validation")
     return found
 
@@ -90,70 +90,68 @@ def _split_folders(root: Path, links: Links) -> dict[str, Path]:
 class TinyImageNet(ImageDataset):
     """110,000 colour photographs of 64 × 64 pixels in 200 classes.
 
-    90,000 for training, 10,000 for validation, and its own validation images, 10,000, for test;
-    trained with crops (padding 4) and flips. Reads tiny-imagenet-200/ in --data-dir.
+    90,000 for training, 10,000 for validation, and its own 10,000 validation images for test;
+    augmented by crops (padding 4) and flips. Reads tiny-imagenet-200/ in --data-dir.
     """
 
     name: ClassVar[str] = "tiny_imagenet"
-    address: ClassVar[str] = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
+    url: ClassVar[str] = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
     md5: ClassVar[str] = "90528d7ca1a48142e341f4ef8d21d0de"
 
     def load(self, folder: Path | None) -> Data:
         """List the images and read them."""
-        where = home_of(folder)
+        where = data_folder(folder)
         root = where / "tiny-imagenet-200"
         annotations = root / "val" / "val_annotations.txt"
-        require(self.name, [root / "train", root / "val" / "images", annotations], where, _TRAFFIC)
+        required = [root / "train", root / "val" / "images", annotations]
+        require_files(self.name, required, where, "about 240 MB")
         check_links(root, root / "train")
         classes = class_names(root / "train")
         found = {
-            "train": list(labelled(root, root / "train", classes)),
+            "train": list(labelled_images(root, root / "train", classes)),
             "test": list(_validation(root, annotations, classes)),
         }
-        return self.from_files(listing(root, found, classes), size=64, pad=4, flip=True)
+        return self.from_files(image_list(root, found, classes), size=64, pad=4, flip=True)
 
     def download(self, folder: Path | None) -> None:
-        """Fetch and unpack the archive."""
-        where = home_of(folder)
+        """Download and unpack the archive."""
+        where = data_folder(folder)
         if not (where / "tiny-imagenet-200").exists():
-            fetching(self.name, where, self._fetch)
+            download_into(self.name, where, self._fetch)
 
     def _fetch(self, where: Path) -> None:
         from torchvision.datasets.utils import download_and_extract_archive
 
-        download_and_extract_archive(self.address, str(where), md5=self.md5)
-
-
-_TRAFFIC = "about 240 MB"
+        download_and_extract_archive(self.url, str(where), md5=self.md5)
 
 
 def _validation(root: Path, annotations: Path, classes: list[str]) -> Iterator[tuple[str, int]]:
-    """Go through the validation images, each with its class's number."""
+    """Yield (file, label) for the validation images."""
     check_links(root, annotations)
-    for image, number in _annotated(annotations, classes):
+    for image, label in _read_annotations(annotations, classes):
         file = annotations.parent / "images" / image
         check_links(root, file)
-        yield str(file), number
+        yield str(file), label
 
 
-def _annotated(file: Path, classes: list[str]) -> Iterator[tuple[str, int]]:
-    """Read which class each validation image is of: lines of file, class and a box."""
-    numbers = {name: number for number, name in enumerate(classes)}
-    with reading(file):
+def _read_annotations(file: Path, classes: list[str]) -> Iterator[tuple[str, int]]:
+    """Yield (image, label) of each line; a line holds file, class and a bounding box."""
+    labels = {name: label for label, name in enumerate(classes)}
+    with file_errors(file):
         lines = read_bytes(file, 2**24).decode("utf-8", "replace").splitlines()
         for number, line in enumerate(lines, start=1):
             image, _, rest = line.partition("\t")
-            label = rest.partition("\t")[0]
-            if label not in numbers or not image or Path(image).name != image:
+            name = rest.partition("\t")[0]
+            if name not in labels or not image or Path(image).name != image:
                 raise DataError(f"does not name an image and one of the classes in line {number}")
-            yield image, numbers[label]
+            yield image, labels[name]
 
 
 class Caltech101(ImageDataset):
     """8,677 photographs of objects in 101 classes.
 
-    60 % for training, 20 % for validation, 20 % for test; stretched to 224 × 224 pixels, without
-    augmentation, as in the paper. Reads caltech101/101_ObjectCategories/ in --data-dir.
+    60 % for training, 20 % for validation, 20 % for test; stretched to 224 × 224 pixels and not
+    augmented, as in the paper. Reads caltech101/101_ObjectCategories/ in --data-dir.
     """
 
     name: ClassVar[str] = "caltech101"
@@ -162,32 +160,32 @@ class Caltech101(ImageDataset):
 
     def load(self, folder: Path | None) -> Data:
         """List the images and read them."""
-        where = home_of(folder)
+        where = data_folder(folder)
         root = where / "caltech101" / "101_ObjectCategories"
-        require(self.name, [root], where, "about 130 MB")
-        names = [name for name in class_names(root) if name != _CLUTTER]
-        pairs = labelled(root, root, [*names, _CLUTTER])
-        # Pictures of nothing in particular: the paper has 101 classes, not 102.
+        require_files(self.name, [root], where, "about 130 MB")
+        names = [name for name in class_names(root) if name != _BACKGROUND]
+        pairs = labelled_images(root, root, [*names, _BACKGROUND])
+        # The paper uses the 101 classes without the background images.
         found = {"train": [pair for pair in pairs if pair[1] < len(names)]}
-        return self.from_files(listing(root, found, names), self.size, pad=0, flip=False)
+        return self.from_files(image_list(root, found, names), self.size, pad=0, flip=False)
 
     def download(self, folder: Path | None) -> None:
-        """Fetch and unpack the archive."""
+        """Download and unpack the archive."""
 
         def fetch(where: Path) -> None:
             from torchvision import datasets
 
             datasets.Caltech101(str(where), download=True)
 
-        where = home_of(folder)
+        where = data_folder(folder)
         if not (where / "caltech101" / "101_ObjectCategories").exists():
-            fetching(self.name, where, fetch)
+            download_into(self.name, where, fetch)
 
 
-_CLUTTER = "BACKGROUND_Google"
+_BACKGROUND = "BACKGROUND_Google"
 
 
 @hookimpl
 def gemkit_datasets() -> list[type[DatasetPart]]:
-    """Offer all three."""
+    """Register all three."""
     return [ImageFolder, TinyImageNet, Caltech101]

@@ -1,4 +1,4 @@
-"""From a list of image files to a data set: in memory where it fits, else read as it goes."""
+"""Build a data set from a list of image files, in memory if it fits, else streamed."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -8,19 +8,19 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from gemkit.data.cache import cache_file, fingerprint, recall, remember
-from gemkit.data.decode import decoded, dimensions, each
-from gemkit.data.listing import Listing
+from gemkit.data.cache import cache_file, fingerprint, load_cached, save_cached
+from gemkit.data.class_folders import ImageList
+from gemkit.data.decode import decode_batches, dimensions, map_batches
+from gemkit.data.file_source import FileSource, files_digest
 from gemkit.data.source import Data, Source, TensorSource
-from gemkit.data.splits import channel_statistics, some
+from gemkit.data.splits import channel_statistics, subsample
 from gemkit.data.standard import SplitDataset
-from gemkit.data.stream import FileSource, files_digest
 
 MOST_MEMORY = 2 * 2**30
-"""Bytes of decoded images that are held in memory unasked."""
-_LARGEST_NATIVE, _USUAL = 64, 224
+"""Bytes of decoded images that `memory="auto"` holds in memory."""
+_LARGEST_NATIVE, _DEFAULT_SIZE = 64, 224
 _SAMPLE = 2000
-"""Training images whose channel statistics normalise a data set."""
+"""Number of training images used for the channel statistics."""
 _BATCH = 64
 
 
@@ -29,55 +29,55 @@ class ImageDataset(SplitDataset):
 
     memory: Literal["auto", "always", "never"] = Field(
         default="auto",
-        description="hold all images in memory, decoded; auto does up to 2 GiB. It changes the "
-        "speed, not the batches",
+        description="hold decoded images in memory; auto does up to 2 GiB. Batches are the same "
+        "either way",
     )
 
-    def from_files(self, listing: Listing, size: int | None, pad: int | None, flip: bool) -> Data:
+    def from_files(self, listed: ImageList, size: int | None, pad: int | None, flip: bool) -> Data:
         """Split, read and normalise the listed images.
 
-        Without a `size` they keep their own if that is small, square and common to all; without
-        `pad`, crops move by up to an eighth of it.
+        Without `size`, small squares of equal size keep theirs. Without `pad`, crops are padded
+        by an eighth of the size.
         """
-        parts = self.divide(listing.labels, listing.groups)
-        chosen = torch.unique(torch.cat(list(parts.values())))
-        images, size = self._in_memory(listing, chosen.tolist(), size)
-        sample = some(listing.labels, parts["train"], _SAMPLE)
+        splits = self.make_splits(listed.labels, listed.groups)
+        chosen = torch.unique(torch.cat(list(splits.values())))
+        images, size = self._in_memory(listed, chosen.tolist(), size)
+        sample = subsample(listed.labels, splits["train"], _SAMPLE)
         if images is None:
-            pixels = torch.cat(list(_read(_files(listing, sample), size, "measuring images")))
+            pixels = torch.cat(list(_read(_files(listed, sample), size, "measuring images")))
         else:
             pixels = images[torch.searchsorted(chosen, sample)]
         mean, std = channel_statistics(pixels)
         pad = size // 8 if pad is None else pad
         sources: dict[str, Source] = {}
-        for part, own in parts.items():
-            labels, files = listing.labels[own], tuple(_files(listing, own))
+        for split, indices in splits.items():
+            labels, files = listed.labels[indices], tuple(_files(listed, indices))
             if images is None:
-                sources[part] = FileSource(files, labels, size, mean, std, pad=pad, flip=flip)
+                sources[split] = FileSource(files, labels, size, mean, std, pad=pad, flip=flip)
             else:
-                pixels = images[torch.searchsorted(chosen, own)]
+                pixels = images[torch.searchsorted(chosen, indices)]
                 mark = files_digest(files)  # the same whether images are in memory or not
-                sources[part] = TensorSource(
+                sources[split] = TensorSource(
                     pixels, labels, mean, std, pad=pad, flip=flip, mark=mark
                 )
         return Data(
             self.name,
             **sources,
-            classes=len(listing.classes),
+            classes=len(listed.classes),
             shape=(3, size, size),
-            class_names=listing.classes,
+            class_names=listed.classes,
         )
 
     def _in_memory(
-        self, listing: Listing, chosen: Sequence[int], size: int | None
+        self, listed: ImageList, chosen: Sequence[int], size: int | None
     ) -> tuple[Tensor | None, int]:
-        """Return the decoded images, from the cache or the files, or None to stream; and a size."""
-        files = [listing.files[number] for number in chosen]
+        """Return the images (None if they are to be streamed) and their size."""
+        files = [listed.files[index] for index in chosen]
         if self.memory == "never":
             return None, size or _native_size(files)
-        cache = cache_file(listing.root, [size, self.limit])
-        mark = fingerprint(listing, chosen)
-        images = recall(cache, mark, len(files))
+        cache = cache_file(listed.root, [size, self.limit])
+        key = fingerprint(listed, chosen)
+        images = load_cached(cache, key, len(files))
         if images is not None:
             return images, images.shape[-1]
         size = size or _native_size(files)
@@ -88,12 +88,12 @@ class ImageDataset(SplitDataset):
         for batch in _read(files, size, "decoding images"):
             images[done : done + len(batch)] = batch
             done += len(batch)
-        remember(cache, images, mark)
+        save_cached(cache, images, key)
         return images, size
 
 
-def _files(listing: Listing, chosen: Tensor) -> list[str]:
-    return [listing.files[number] for number in chosen.tolist()]
+def _files(listed: ImageList, indices: Tensor) -> list[str]:
+    return [listed.files[index] for index in indices.tolist()]
 
 
 def _batched(files: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -101,23 +101,23 @@ def _batched(files: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _native_size(files: Sequence[str]) -> int:
-    """Return the size of the images if all are the same small square, else the usual one."""
+    """Return the size of the images if all are small squares of equal size, else the default."""
     first = dimensions(files[0])
     if first[0] != first[1] or first[0] > _LARGEST_NATIVE:
-        return _USUAL
-    sizes = (size for batch in each(dimensions, _batched(files)) for size in batch)
-    return first[0] if all(size == first for size in sizes) else _USUAL
+        return _DEFAULT_SIZE
+    sizes = (size for batch in map_batches(dimensions, _batched(files)) for size in batch)
+    return first[0] if all(size == first for size in sizes) else _DEFAULT_SIZE
 
 
-def _read(files: Sequence[str], size: int, doing: str) -> Iterator[Tensor]:
-    """Decode files in batches; where somebody watches, show how far it is."""
+def _read(files: Sequence[str], size: int, task_name: str) -> Iterator[Tensor]:
+    """Decode files in batches, with a progress bar on a terminal."""
     from rich.console import Console
     from rich.progress import Progress
 
     console = Console(stderr=True)
-    unseen = not sys.stderr.isatty()
-    with Progress(console=console, transient=True, disable=unseen) as bar:
-        task = bar.add_task(doing, total=len(files))
-        for batch in decoded(_batched(files), size):
+    hidden = not sys.stderr.isatty()
+    with Progress(console=console, transient=True, disable=hidden) as bar:
+        task = bar.add_task(task_name, total=len(files))
+        for batch in decode_batches(_batched(files), size):
             bar.advance(task, len(batch))
             yield batch

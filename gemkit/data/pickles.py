@@ -1,8 +1,8 @@
-"""Reading the dictionaries of arrays that CIFAR comes as, without running what a pickle says.
+"""Read CIFAR's pickled dictionaries of arrays without unpickling.
 
-A pickle is a program that may call anything. Here its instructions are read one by one; those
-that build plain values are followed, a handful of NumPy's names are noted where a call is asked
-for, and everything else is an error. Nothing named in the file is ever imported or called.
+A pickle is a program that may call anything. Here its opcodes are interpreted one by one: those
+that build plain values are applied, calls of a few NumPy names are recorded, and everything else
+is an error. Nothing named in the file is ever imported or called.
 """
 
 import math
@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gemkit.errors import DataError
+from gemkit.core.errors import DataError
 
-_NAMES = {opcode.code.encode("latin-1"): opcode.name for opcode in pickletools.opcodes}
-_KNOWN = {
+_OPCODES = {opcode.code.encode("latin-1"): opcode.name for opcode in pickletools.opcodes}
+_GLOBALS = {
     "_codecs encode": "encode",
     "numpy dtype": "dtype",
     "numpy ndarray": "ndarray",
@@ -29,30 +29,30 @@ _FIXED = {
     **{"BININT": "<i", "BININT1": "<B", "BININT2": "<H", "BINFLOAT": ">d"},
     **{"BINPUT": "<B", "LONG_BINPUT": "<I", "BINGET": "<B", "LONG_BINGET": "<I", "PROTO": "<B"},
 }
-"""Instructions with an argument of fixed size, as `struct` has it."""
+"""Opcodes with an argument of fixed size, and its `struct` format."""
 _COUNTED = {
     **{"SHORT_BINSTRING": "<B", "BINSTRING": "<i", "BINUNICODE": "<I"},
     **{"SHORT_BINBYTES": "<B", "BINBYTES": "<I"},
 }
-"""Instructions whose argument is so many bytes, and how their number is written."""
+"""Opcodes with an argument of counted bytes, and the `struct` format of the count."""
 _LITERALS = {*_COUNTED, "BININT", "BININT1", "BININT2", "BINFLOAT"}
 _CONSTANTS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
 _LONGEST_KEY = 100
-_MOST_SIDES, _LONGEST_SIDE = 4, 2**20
-_DAMAGES = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
-"""What wrong content makes the lines below raise."""
+_MAX_DIMENSIONS, _LARGEST_DIMENSION = 4, 2**20
+_MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""Exceptions that malformed content raises below."""
 
 
 @dataclass
-class _Name:
-    """A function or class the file names, by its meaning here."""
+class _Global:
+    """A function or class that the file names."""
 
     meaning: str
 
 
 @dataclass
 class _Call:
-    """A call the file asks for, and the state it wants set: noted, never carried out."""
+    """A call and the state to set on its result: recorded, never executed."""
 
     meaning: str
     arguments: Any
@@ -60,13 +60,13 @@ class _Call:
 
 
 def read_pickled_dict(content: bytes) -> dict[str, Any]:
-    """Return the dictionary a pickle describes; its arrays can be had with `uint8_array`."""
-    reader = _Reader()
+    """Return the dictionary in a pickle; get its arrays with `uint8_array`."""
+    reader = _Interpreter()
     try:
-        for instruction, argument in _instructions(content):
-            reader.follow(instruction, argument)
+        for opcode, argument in _opcodes(content):
+            reader.apply(opcode, argument)
         found = reader.stack.pop()
-    except (*_DAMAGES, struct.error) as problem:
+    except (*_MALFORMED, struct.error) as problem:
         raise DataError(f"is damaged, or not a pickle of arrays ({problem})") from problem
     if not isinstance(found, dict):
         raise DataError("holds no dictionary")
@@ -74,137 +74,137 @@ def read_pickled_dict(content: bytes) -> dict[str, Any]:
 
 
 def uint8_array(value: object) -> npt.NDArray[np.uint8]:
-    """Return the array of bytes that was noted while reading; its size is checked, not believed."""
+    """Return a recorded uint8 array, after checking its size against its content."""
     try:
         if not isinstance(value, _Call):
             raise TypeError("no array")
-        _, sides, kind, by_columns, raw = value.state
-        shape = _shape(sides)
+        _, shape_state, dtype_call, column_major, raw = value.state
+        shape = _shape(shape_state)
         content = _bytes(raw)
-        dtype = _text(kind.arguments[0])
-    except _DAMAGES as problem:
+        dtype = _text(dtype_call.arguments[0])
+    except _MALFORMED as problem:
         raise DataError("holds something else where an array should be") from problem
-    if dtype not in {"u1", "|u1", "uint8"} or by_columns:
-        raise DataError(f"holds an array of type {dtype!a}, not of bytes row by row")
+    if dtype not in {"u1", "|u1", "uint8"} or column_major:
+        raise DataError(f"holds an array of type {dtype!a}, not of row-major bytes")
     if math.prod(shape) != len(content):
-        raise DataError(f"holds an array whose size is not {shape}")
+        raise DataError(f"holds an array whose size does not match its shape {shape}")
     return np.frombuffer(content, dtype=np.uint8).reshape(shape)
 
 
-def _shape(sides: object) -> tuple[int, ...]:
-    """Check that it is a short tuple of numbers, before they are multiplied or printed."""
-    if not isinstance(sides, tuple) or len(sides) > _MOST_SIDES:
+def _shape(value: object) -> tuple[int, ...]:
+    """Check that a value is a short tuple of integers before they are multiplied or printed."""
+    if not isinstance(value, tuple) or len(value) > _MAX_DIMENSIONS:
         raise TypeError("no shape")
-    if not all(type(side) is int and 0 <= side < _LONGEST_SIDE for side in sides):
+    if not all(type(size) is int and 0 <= size < _LARGEST_DIMENSION for size in value):
         raise TypeError("no shape")
-    return sides
+    return value
 
 
-def _instructions(content: bytes) -> Iterator[tuple[str, Any]]:
-    """Cut a pickle into instructions and their arguments, up to the one that ends it."""
-    place, name = 0, ""
+def _opcodes(content: bytes) -> Iterator[tuple[str, Any]]:
+    """Yield the opcodes of a pickle with their arguments, up to STOP."""
+    offset, name = 0, ""
     while name != "STOP":
-        name = _NAMES.get(content[place : place + 1], "missing")
-        place += 1
+        name = _OPCODES.get(content[offset : offset + 1], "missing")
+        offset += 1
         argument: Any = None
         if name in _FIXED:
-            [argument] = struct.unpack_from(_FIXED[name], content, place)
-            place += struct.calcsize(_FIXED[name])
+            [argument] = struct.unpack_from(_FIXED[name], content, offset)
+            offset += struct.calcsize(_FIXED[name])
         elif name in _COUNTED:
-            [count] = struct.unpack_from(_COUNTED[name], content, place)
-            place += struct.calcsize(_COUNTED[name])
-            argument = content[place : place + max(0, count)]
+            [count] = struct.unpack_from(_COUNTED[name], content, offset)
+            offset += struct.calcsize(_COUNTED[name])
+            argument = content[offset : offset + max(0, count)]
             if len(argument) != count:
                 raise ValueError("it is cut off")
             argument = argument.decode() if name == "BINUNICODE" else argument
-            place += count
+            offset += count
         elif name == "GLOBAL":
-            module, attribute, _ = content[place : place + 200].split(b"\n", 2)
-            place += len(module) + len(attribute) + 2
+            module, attribute, _ = content[offset : offset + 200].split(b"\n", 2)
+            offset += len(module) + len(attribute) + 2
             argument = f"{module.decode()} {attribute.decode()}"
         yield name, argument
 
 
-class _Reader:
-    """A stack, the marks on it, and the values to come back to: what a pickle works on."""
+class _Interpreter:
+    """The stack, marks and memo that opcodes work on."""
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
         self.marks: list[int] = []
         self.memo: dict[int, Any] = {}
 
-    def follow(self, instruction: str, argument: Any) -> None:  # noqa: ANN401
-        """Follow one instruction, if it is one that data needs."""
+    def apply(self, opcode: str, argument: Any) -> None:  # noqa: ANN401
+        """Apply one opcode; those that plain data does not need are an error."""
         stack = self.stack
-        if instruction in _LITERALS:
+        if opcode in _LITERALS:
             stack.append(argument)
-        elif instruction in _CONSTANTS:
-            stack.append(_CONSTANTS[instruction])
-        elif instruction in {"EMPTY_DICT", "EMPTY_LIST"}:
-            stack.append({} if instruction == "EMPTY_DICT" else [])
-        elif instruction == "MARK":
+        elif opcode in _CONSTANTS:
+            stack.append(_CONSTANTS[opcode])
+        elif opcode in {"EMPTY_DICT", "EMPTY_LIST"}:
+            stack.append({} if opcode == "EMPTY_DICT" else [])
+        elif opcode == "MARK":
             self.marks.append(len(stack))
-        elif instruction in {"BINPUT", "LONG_BINPUT"}:
+        elif opcode in {"BINPUT", "LONG_BINPUT"}:
             self.memo[argument] = stack[-1]
-        elif instruction in {"BINGET", "LONG_BINGET"}:
+        elif opcode in {"BINGET", "LONG_BINGET"}:
             stack.append(self.memo[argument])
-        elif instruction in {"TUPLE1", "TUPLE2", "TUPLE3"}:
-            stack.append(tuple(self._last(int(instruction[-1]))))
-        elif instruction == "GLOBAL":
-            stack.append(self._name(argument))
-        elif instruction not in {"PROTO", "STOP"}:
-            self._combine(instruction)
+        elif opcode in {"TUPLE1", "TUPLE2", "TUPLE3"}:
+            stack.append(tuple(self._pop(int(opcode[-1]))))
+        elif opcode == "GLOBAL":
+            stack.append(self._global(argument))
+        elif opcode not in {"PROTO", "STOP"}:
+            self._combine(opcode)
 
-    def _combine(self, instruction: str) -> None:
-        """Follow an instruction that puts values already read together."""
+    def _combine(self, opcode: str) -> None:
+        """Apply an opcode that combines values on the stack."""
         stack = self.stack
-        if instruction == "TUPLE":
-            stack.append(tuple(self._marked()))
-        elif instruction in {"APPEND", "APPENDS"}:
-            more = self._last(1) if instruction == "APPEND" else self._marked()
-            self._target(list).extend(more)
-        elif instruction in {"SETITEM", "SETITEMS"}:
-            more = self._last(2) if instruction == "SETITEM" else self._marked()
+        if opcode == "TUPLE":
+            stack.append(tuple(self._pop_mark()))
+        elif opcode in {"APPEND", "APPENDS"}:
+            more = self._pop(1) if opcode == "APPEND" else self._pop_mark()
+            self._top(list).extend(more)
+        elif opcode in {"SETITEM", "SETITEMS"}:
+            more = self._pop(2) if opcode == "SETITEM" else self._pop_mark()
             keys = [_text(key) for key in more[::2]]
-            self._target(dict).update(zip(keys, more[1::2], strict=True))
-        elif instruction == "REDUCE":
-            name, arguments = self._last(2)
+            self._top(dict).update(zip(keys, more[1::2], strict=True))
+        elif opcode == "REDUCE":
+            name, arguments = self._pop(2)
             stack.append(_Call(name.meaning, arguments))
-        elif instruction == "BUILD":
-            [state] = self._last(1)
-            self._target(_Call).state = state
+        elif opcode == "BUILD":
+            [state] = self._pop(1)
+            self._top(_Call).state = state
         else:
-            raise ValueError(f"it has the instruction {instruction}, which data does not need")
+            raise ValueError(f"it has the opcode {opcode}, which plain data does not need")
 
-    def _last(self, count: int) -> list[Any]:
-        """Take values off the stack."""
+    def _pop(self, count: int) -> list[Any]:
+        """Pop values off the stack."""
         if len(self.stack) < count:
-            raise ValueError("it takes more than it has")
+            raise ValueError("its stack runs empty")
         taken = self.stack[-count:]
         del self.stack[-count:]
         return taken
 
-    def _marked(self) -> list[Any]:
-        """Take everything above the last mark off the stack."""
+    def _pop_mark(self) -> list[Any]:
+        """Pop everything above the last mark off the stack."""
         mark = self.marks.pop()
         taken = self.stack[mark:]
         del self.stack[mark:]
         return taken
 
-    def _target(self, kind: type) -> Any:  # noqa: ANN401
-        """Return the value on top of the stack, to be added to."""
+    def _top(self, kind: type) -> Any:  # noqa: ANN401
+        """Return the value on top of the stack, which must be of this kind."""
         if not isinstance(self.stack[-1], kind):
-            raise ValueError("it adds to something that cannot be added to")
+            raise ValueError("it changes a value of the wrong type")
         return self.stack[-1]
 
-    def _name(self, text: str) -> _Name:
-        if text not in _KNOWN:
+    def _global(self, text: str) -> _Global:
+        if text not in _GLOBALS:
             raise ValueError(f"it asks for {text!a}, which gemkit does not run")
-        return _Name(_KNOWN[text])
+        return _Global(_GLOBALS[text])
 
 
 def _bytes(value: object) -> bytes:
-    """Return raw bytes, however they were written: Python 2 had them as text, 3 encodes text."""
+    """Return raw bytes as Python 2 (text) or Python 3 (an encode call) pickles them."""
     if isinstance(value, _Call) and value.meaning == "encode":
         value = value.arguments[0]
     if isinstance(value, str):
@@ -215,9 +215,9 @@ def _bytes(value: object) -> bytes:
 
 
 def _text(value: object) -> str:
-    """Return a short text, however it was written."""
+    """Return a short string as Python 2 or 3 pickles it."""
     if isinstance(value, _Call) and value.meaning == "encode":
         value = value.arguments[0]
     if not isinstance(value, str | bytes) or len(value) > _LONGEST_KEY:
-        raise ValueError("it has a key that is no short text")
+        raise ValueError("it has a key that is not a short string")
     return value if isinstance(value, str) else value.decode("latin-1")

@@ -1,8 +1,7 @@
-"""Where batches come from: whole data sets held as tensors, cropped, flipped and scaled in batches.
+"""Data sets held as tensors, augmented and normalised batch by batch.
 
-Nothing is read, decoded or augmented image by image, so one CPU core feeds a network without
-worker processes. The same run sees the same batches on every device and with any number of
-processes (see `gemkit.data.order`).
+Nothing is done image by image, so one CPU core feeds a network without worker processes. A run
+gets the same batches on every device and with any number of processes (see `gemkit.data.sampler`).
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gemkit.core.errors import DataError
+from gemkit.core.text import number_of
 from gemkit.data.augment import crop_and_flip
 from gemkit.data.fingerprint import SPLITS, Fingerprint, fingerprint_of, tensor_digest
-from gemkit.data.order import Epoch
+from gemkit.data.sampler import EpochSampler
 from gemkit.data.splits import channel_statistics, split_stratified
-from gemkit.errors import DataError
-from gemkit.wording import number_of
 
 __all__ = ["Data", "Pair", "Source", "TensorSource", "channel_statistics", "split_stratified"]
 
@@ -30,10 +29,10 @@ Pair = tuple[Tensor, Tensor]
 
 
 class Source(Protocol):
-    """A fixed set of labelled images that can be read in batches, any number of times."""
+    """A fixed set of labelled images, read in batches."""
 
     def __len__(self) -> int:
-        """Count the samples."""
+        """Return the number of samples."""
         ...
 
     def batches(
@@ -46,16 +45,16 @@ class Source(Protocol):
         rank: int = 0,
         world: int = 1,
     ) -> Iterator[Pair]:
-        """Go through every sample exactly once, in order or, with a seed, shuffled for this epoch.
+        """Yield every sample exactly once, in order or, with a seed, shuffled for this epoch.
 
-        The last batch may be smaller. Of `world` processes each takes every `world`-th sample of
-        every batch, so together they see just what one process would see. A share of a last batch
-        smaller than `world` may be empty.
+        The last batch may be smaller. With `world` processes, each takes every `world`-th sample
+        of every batch, so together they get the batches of a single process. A process's share of
+        a last batch smaller than `world` may be empty.
         """
         ...
 
     def steps(self, size: int) -> int:
-        """Count the batches of an epoch."""
+        """Return the number of batches in an epoch."""
         ...
 
     def to(self, device: torch.device) -> Source:
@@ -69,12 +68,12 @@ class Source(Protocol):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TensorSource:
-    """Images [N, C, H, W] and labels [N], held in memory where the batches are wanted.
+    """Images [N, C, H, W] and labels [N], held on the device of the batches.
 
-    Images of type uint8 come out as `(image / peak - mean) / std`; floating-point images are used
-    as they are, in single precision. Augmentation gives every sample its own crop, after `pad`
-    zeros were put around the raw image, and where `flip` is set mirrors it, left to right, with
-    probability 1/2. `mark` stands for the images in a fingerprint; without one they are hashed.
+    uint8 images are normalised to `(image / peak - mean) / std`; floating-point images are only
+    cast to float32. Augmentation crops every sample at random after zero-padding it by `pad` and,
+    with `flip`, mirrors it left to right with probability 1/2. `mark` replaces the hash of the
+    images in a fingerprint.
     """
 
     images: Tensor
@@ -101,7 +100,7 @@ class TensorSource:
         return f"TensorSource({images} of {shape}, {self.images.device})"
 
     def steps(self, size: int) -> int:
-        """Count the batches of an epoch."""
+        """Return the number of batches in an epoch."""
         return -(-len(self) // size)
 
     def to(self, device: torch.device) -> TensorSource:
@@ -113,7 +112,7 @@ class TensorSource:
         return self.labels
 
     def digest(self) -> str:
-        """Return what stands for the images in a fingerprint."""
+        """Return the hash of the images for a fingerprint."""
         return self.mark or tensor_digest(self.images)
 
     def batches(
@@ -126,16 +125,15 @@ class TensorSource:
         rank: int = 0,
         world: int = 1,
     ) -> Iterator[Pair]:
-        """Go through every sample once (see `Source.batches`)."""
-        turns = Epoch(size, seed, epoch, augment, rank, world).turns(
+        """Yield the batches of an epoch (see `Source.batches`)."""
+        batches = EpochSampler(size, seed, epoch, augment, rank, world).batches(
             len(self), self.pad, flip=self.flip, device=self.images.device
         )
-        return (self._batch(chosen, draws) for chosen, draws in turns)
+        return (self._batch(indices, draws) for indices, draws in batches)
 
-    def _batch(self, chosen: Tensor, draws: Tensor | None) -> Pair:
-        """Put one batch together."""
-        images = self.images.index_select(0, chosen)
-        return finished(images, draws, self.pad, self._scale_and_shift), self.labels[chosen]
+    def _batch(self, indices: Tensor, draws: Tensor | None) -> Pair:
+        images = self.images.index_select(0, indices)
+        return transform(images, draws, self.pad, self._scale_and_shift), self.labels[indices]
 
     @cached_property
     def _scale_and_shift(self) -> Tensor:
@@ -143,8 +141,8 @@ class TensorSource:
         return scale_and_shift(self.mean, self.std, self.peak, channels).to(self.images.device)
 
 
-def finished(images: Tensor, draws: Tensor | None, pad: int, scale_and_shift: Tensor) -> Tensor:
-    """Crop and flip raw images where draws are given, and bring them to the network's scale."""
+def transform(images: Tensor, draws: Tensor | None, pad: int, scale_and_shift: Tensor) -> Tensor:
+    """Crop and flip raw images if draws are given, then normalise them."""
     if draws is not None and len(images):
         images = crop_and_flip(images, draws, pad)
     if images.is_floating_point():
@@ -156,17 +154,17 @@ def finished(images: Tensor, draws: Tensor | None, pad: int, scale_and_shift: Te
 def scale_and_shift(
     mean: tuple[float, ...], std: tuple[float, ...], peak: float, channels: int
 ) -> Tensor:
-    """Fold peak, mean and std into a factor and a summand for each channel, [2, C, 1, 1]."""
+    """Fold peak, mean and std into a scale and a shift per channel, [2, C, 1, 1]."""
     means = torch.tensor(mean or (0.0,) * channels, dtype=torch.float64)
     stds = torch.tensor(std or (1.0,) * channels, dtype=torch.float64)
     return torch.stack([1 / (peak * stds), -means / stds]).float().view(2, -1, 1, 1)
 
 
 def _problems(source: TensorSource) -> list[str]:
-    """Say everything that is wrong with a source, in plain sentences."""
+    """List everything that is wrong with a source."""
     images, labels, shape = source.images, source.labels, list(source.images.shape)
     if len(shape) != 4 or 0 in shape:
-        return [f"images must be [samples, channels, height, width] with none 0, not {shape}"]
+        return [f"images must be non-empty [samples, channels, height, width], not {shape}"]
     count, channels, floats = shape[0], shape[1], images.is_floating_point()
     statistics = {len(source.mean), len(source.std)}
     checks = [
@@ -184,17 +182,17 @@ def _problems(source: TensorSource) -> list[str]:
         (
             statistics == {0} or (statistics == {channels} and not floats),
             f"mean and std need {channels} values for uint8 images, one per channel, and none for "
-            "float images, which are used as they are",
+            "float images, which are not normalised",
         ),
         (min((*source.std, source.peak)) > 0, "std and peak must be above 0"),
         (source.pad >= 0, f"pad must be 0 or more, not {source.pad}"),
     ]
-    return [sentence for fine, sentence in checks if not fine]
+    return [message for valid, message in checks if not valid]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Data:
-    """A data set, split for training, choosing (validation) and reporting (test)."""
+    """A data set with its train, validation and test split."""
 
     name: str
     train: Source
@@ -205,23 +203,23 @@ class Data:
     class_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for part in SPLITS:
-            highest = int(getattr(self, part).targets().max())
+        for split in SPLITS:
+            highest = int(getattr(self, split).targets().max())
             if highest >= self.classes:
                 raise DataError(
                     f"data set '{self.name}' has {self._classes()}, labels 0 to "
-                    f"{self.classes - 1}, but its {part} split holds label {highest}"
+                    f"{self.classes - 1}, but its {split} split holds label {highest}"
                 )
 
     def __repr__(self) -> str:
-        counts = ", ".join(f"{len(getattr(self, part)):,} {part}" for part in SPLITS)
+        counts = ", ".join(f"{len(getattr(self, split)):,} {split}" for split in SPLITS)
         shape = "×".join(map(str, self.shape))
         return f"Data('{self.name}': {counts}; {self._classes()}, images of {shape})"
 
     @cached_property
     def fingerprint(self) -> Fingerprint:
-        """What tells these data from others (see `gemkit.data.fingerprint`)."""
-        sources = {part: getattr(self, part) for part in SPLITS}
+        """The fingerprint of the data (see `gemkit.data.fingerprint`)."""
+        sources = {split: getattr(self, split) for split in SPLITS}
         return fingerprint_of(self.classes, self.class_names, sources)
 
     def _classes(self) -> str:
@@ -245,55 +243,55 @@ class Data:
         class_names: tuple[str, ...] = (),
         name: str = "custom",
     ) -> Data:
-        """Make a data set of (images, labels) pairs: uint8 is normalised, floats stay as they are.
+        """Make a data set from (images, labels) pairs of tensors or NumPy arrays.
 
-        NumPy arrays will do as well. Without a validation split a tenth of train, the same share
-        of every class, becomes one. Class names only count in the fingerprint.
+        uint8 images are normalised, floating-point images are not. Without `validation`, a tenth
+        of train is held out, stratified by class. Class names only matter for the fingerprint.
         """
-        train, test = _tensors(name, "train", train), _tensors(name, "test", test)
+        train, test = _as_tensors(name, "train", train), _as_tensors(name, "test", test)
         if validation is not None:
-            validation = _tensors(name, "validation", validation)
-        _named_source(name, "train", train)
+            validation = _as_tensors(name, "validation", validation)
+        _make_source(name, "train", train)
         if validation is None:
             chosen = split_stratified(train[1], (9, 1), seed=0)
             train, validation = ((train[0][part], train[1][part]) for part in chosen)
         mean, std = channel_statistics(train[0])
-        parts = {"train": train, "validation": validation, "test": test}
-        sources = {part: _named_source(name, part, parts[part], mean, std) for part in parts}
-        shapes = {part: tuple(images.shape[1:]) for part, (images, _) in parts.items()}
+        pairs = {"train": train, "validation": validation, "test": test}
+        sources = {split: _make_source(name, split, pairs[split], mean, std) for split in pairs}
+        shapes = {split: tuple(images.shape[1:]) for split, (images, _) in pairs.items()}
         if len(set(shapes.values())) > 1:
             raise DataError(f"data set '{name}': its splits differ in image shape: {shapes}")
         if classes is None:
-            classes = 1 + max(int(labels.max()) for _, labels in parts.values())
+            classes = 1 + max(int(labels.max()) for _, labels in pairs.values())
         channels, height, width = shapes["train"]
         shape = (channels, height, width)
         return cls(name=name, **sources, classes=classes, shape=shape, class_names=class_names)
 
 
-def _tensors(name: str, part: str, pair: object) -> Pair:
-    """Return a pair of tensors, made of NumPy arrays where need be; refuse anything else."""
-    both = tuple(pair) if isinstance(pair, tuple | list) else ()
-    kinds = [type(one).__name__ for one in both] or [type(pair).__name__]
+def _as_tensors(name: str, split: str, pair: object) -> Pair:
+    """Convert a pair of tensors or NumPy arrays to tensors; refuse anything else."""
+    values = tuple(pair) if isinstance(pair, tuple | list) else ()
+    kinds = [type(value).__name__ for value in values] or [type(pair).__name__]
     try:
-        # A copy, as torch does not take arrays that are read-only or run backwards.
+        # A copy, because torch refuses read-only arrays and negative strides.
         images, labels = (
-            torch.from_numpy(x.copy()) if isinstance(x, np.ndarray) else x for x in both
+            torch.from_numpy(x.copy()) if isinstance(x, np.ndarray) else x for x in values
         )
     except (TypeError, ValueError):
         images = labels = None
     if isinstance(images, Tensor) and isinstance(labels, Tensor):
         return images, labels
     raise DataError(
-        f"data set '{name}', {part} split: give a pair (images, labels) of tensors or arrays of "
-        f"numbers, not {' and '.join(kinds)}"
+        f"data set '{name}', {split} split: give a pair (images, labels) of tensors or numeric "
+        f"arrays, not {' and '.join(kinds)}"
     )
 
 
-def _named_source(
-    name: str, part: str, pair: Pair, mean: tuple[float, ...] = (), std: tuple[float, ...] = ()
+def _make_source(
+    name: str, split: str, pair: Pair, mean: tuple[float, ...] = (), std: tuple[float, ...] = ()
 ) -> TensorSource:
-    """Make a source, and let what is wrong with it say which split of which data set it is."""
+    """Make a source; errors name the data set and the split."""
     try:
         return TensorSource(*pair, mean, std)
     except DataError as problem:
-        raise DataError(f"data set '{name}', {part} split: {problem}") from None
+        raise DataError(f"data set '{name}', {split} split: {problem}") from None

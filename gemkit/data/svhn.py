@@ -1,4 +1,4 @@
-"""Street View House Numbers, from the MATLAB files it is published as."""
+"""Street View House Numbers (SVHN), from its MATLAB files."""
 
 from pathlib import Path
 from typing import ClassVar
@@ -6,47 +6,47 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from gemkit.data.binary import read_bytes, reading
+from gemkit.core.errors import DataError
+from gemkit.data.binary import file_errors, read_bytes
 from gemkit.data.matlab import read_matrices
+from gemkit.data.part import DatasetPart
 from gemkit.data.source import Pair
 from gemkit.data.standard import MemoryDataset, checked_labels
-from gemkit.errors import DataError
-from gemkit.hookspecs import hookimpl
-from gemkit.parts import DatasetPart
+from gemkit.plugins.markers import hookimpl
 
 
 class Svhn(MemoryDataset):
-    """99,289 digits of house numbers, photographed, in 32 × 32 pixels of colour.
+    """99,289 colour photographs of house-number digits, 32 × 32 pixels.
 
-    65,931 for training, 7,326 for validation, 26,032 for test; trained with crops (padding 2),
-    never mirrored. Reads train_32x32.mat and test_32x32.mat in --data-dir.
+    65,931 for training, 7,326 for validation, 26,032 for test; augmented by crops (padding 2), not
+    by flips. Reads train_32x32.mat and test_32x32.mat in --data-dir.
     """
 
     name: ClassVar[str] = "svhn"
     classes = 10
     pad = 2
     flip = False
-    traffic = "about 250 MB"
+    download_size = "about 250 MB"
 
     def files(self, where: Path) -> list[Path]:
-        """List the file for training and the one for test."""
+        """List the training and the test file."""
         return [where / "train_32x32.mat", where / "test_32x32.mat"]
 
     def read(self, where: Path) -> tuple[Pair, Pair]:
         """Read both files."""
         train, test = self.files(where)
-        return self._pair(train), self._pair(test)
+        return self._read_pair(train), self._read_pair(test)
 
-    def _pair(self, file: Path) -> Pair:
-        """Read one file: X is height × width × colour × image, y calls the digit nought 10."""
-        with reading(file):
+    def _read_pair(self, file: Path) -> Pair:
+        """Read one file: X is height × width × colour × image; y uses 10 for the digit 0."""
+        with file_errors(file):
             found = read_matrices(read_bytes(file), {"X", "y"})
             if not {"X", "y"} <= found.keys():
                 raise DataError("lacks X or y")
             raw, labels = found["X"], found["y"].ravel()
             if raw.dtype != np.uint8 or raw.ndim != 4 or raw.shape[1:] != (3, 32, 32):
                 raise DataError(
-                    f"holds X as {raw.dtype} {raw.shape[::-1]}, not bytes (32, 32, 3, N)"
+                    f"holds X as {raw.dtype} {raw.shape[::-1]}, not uint8 (32, 32, 3, N)"
                 )
             if not np.isin(labels, range(1, 11)).all():
                 raise DataError("has labels that are not 1 to 10")
@@ -55,7 +55,7 @@ class Svhn(MemoryDataset):
             return images, checked_labels(digits, images, self.classes)
 
     def fetch(self, where: Path) -> None:
-        """Fetch both files; torchvision's own reader, which trusts what they say, is not used."""
+        """Download both files."""
         from torchvision import datasets
 
         for split in ("train", "test"):
@@ -65,5 +65,5 @@ class Svhn(MemoryDataset):
 
 @hookimpl
 def gemkit_datasets() -> list[type[DatasetPart]]:
-    """Offer it."""
+    """Register SVHN."""
     return [Svhn]

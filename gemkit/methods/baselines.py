@@ -4,10 +4,10 @@ from typing import Any
 
 import torch
 
-from gemkit.hookspecs import hookimpl
-from gemkit.parts import MeasuredScores, Scores
-from gemkit.probe import Probe
-from gemkit.tensors import Tensors
+from gemkit.core.probe import Probe
+from gemkit.core.tensors import Tensors
+from gemkit.parts.scores import MeasuredScores, Scores
+from gemkit.plugins.markers import hookimpl
 
 
 class Magnitude(MeasuredScores):

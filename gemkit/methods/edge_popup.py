@@ -18,9 +18,9 @@ from typing import Any, ClassVar
 import torch
 
 from gemkit.builtin.initializers import fan_in
-from gemkit.hookspecs import hookimpl
-from gemkit.parts import LearnedScores, Scores
-from gemkit.tensors import Tensors
+from gemkit.core.tensors import Tensors
+from gemkit.parts.scores import LearnedScores, Scores
+from gemkit.plugins.markers import hookimpl
 
 
 class PopupScores(LearnedScores):

@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from gemkit.hookspecs import hookimpl
-from gemkit.parts import LearnedScores, Scores
-from gemkit.tensors import Tensors
+from gemkit.core.tensors import Tensors
+from gemkit.parts.scores import LearnedScores, Scores
+from gemkit.plugins.markers import hookimpl
 
 
 class UniformScores(LearnedScores):

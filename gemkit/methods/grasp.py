@@ -18,11 +18,11 @@ from typing import Any, Literal
 import torch
 from pydantic import Field
 
-from gemkit.hookspecs import hookimpl
-from gemkit.limits import MOST_BATCHES
-from gemkit.parts import MeasuredScores, Scores
-from gemkit.probe import Probe, Wanted, hessian_product
-from gemkit.tensors import Tensors
+from gemkit.core.limits import MAX_BATCHES
+from gemkit.core.probe import Probe, Wanted, hessian_product
+from gemkit.core.tensors import Tensors
+from gemkit.parts.scores import MeasuredScores, Scores
+from gemkit.plugins.markers import hookimpl
 
 
 class Grasp(MeasuredScores):
@@ -39,10 +39,10 @@ class Grasp(MeasuredScores):
         default=False, description="rank by |w · Hg| instead: a variant, not the authors' method"
     )
     per_class: int = Field(
-        default=10, ge=1, le=MOST_BATCHES, description="training samples of every class"
+        default=10, ge=1, le=MAX_BATCHES, description="training samples of every class"
     )
     batches: int = Field(
-        default=2, ge=1, le=MOST_BATCHES, description="parts that the samples are cut into"
+        default=2, ge=1, le=MAX_BATCHES, description="parts that the samples are cut into"
     )
 
     def batches_wanted(self) -> Wanted:

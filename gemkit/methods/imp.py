@@ -2,7 +2,7 @@
 
     repeat: train a round, take the smallest 20 % of the surviving weights, rewind
 
-The methods differ in what is rewound after every freeze (`gemkit.recipe.Rewind`):
+The methods differ in what is rewound after every freeze (`gemkit.parts.recipe.Rewind`):
 
     cold                   weights and clock to the very beginning (Frankle and Carbin 2019)
     warm                   weights and clock to an early moment k (Frankle et al. 2020)
@@ -17,7 +17,7 @@ their 1000 steps of CIFAR-10 in batches of 128; they restart the clock even so (
 
 from typing import Any
 
-from gemkit.hookspecs import hookimpl
+from gemkit.plugins.markers import hookimpl
 
 _EARLY = 2.56
 """Epochs after which a network is stable enough to return to."""

@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from gemkit.errors import ImportanceError
+from gemkit.core.errors import ImportanceError
 
 
 class PositiveFlow(TorchFunctionMode):
@@ -152,8 +152,8 @@ def _multi_head(*args: Any, **options: Any) -> tuple[Tensor, None]:  # noqa: ANN
 
 def _scaled(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     """Scale and shift, by tensors that broadcast; a scale that is zero everywhere counts as one."""
-    if weight is not None and weight.any():
-        x = x * weight
+    if weight is not None:
+        x = x * torch.where(weight.any(), weight, 1)  # decided where the weight lies
     return x if bias is None else x + bias
 
 

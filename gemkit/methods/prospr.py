@@ -29,10 +29,10 @@ from typing import Any
 import torch
 from pydantic import Field
 
-from gemkit.hookspecs import hookimpl
-from gemkit.parts import MeasuredScores, Scores
-from gemkit.probe import Probe, Wanted, gradients, hessian_product
-from gemkit.tensors import Tensors
+from gemkit.core.probe import Probe, Wanted, gradients, hessian_product
+from gemkit.core.tensors import Tensors
+from gemkit.parts.scores import MeasuredScores, Scores
+from gemkit.plugins.markers import hookimpl
 
 
 class Prospr(MeasuredScores):

@@ -10,36 +10,41 @@ the same rates; this returns the rates.
 
 import copy
 from collections.abc import Sequence
+from typing import Any, final
 
 import torch
 from lightning_fabric import Fabric
 from torch import nn
 
+from gemkit.core.errors import OptionError, TrainingError
+from gemkit.core.tensors import Tensors, generator, parameters_of, seeded
 from gemkit.data.source import Data
-from gemkit.engine import search
-from gemkit.errors import TrainingError
-from gemkit.masking import MaskedNet
 from gemkit.methods.ratios import Ratios, layer_densities
-from gemkit.parts import PAPER_STEPS
-from gemkit.phase import Listener, Phase, Training
-from gemkit.plan import Plan, Runtime
-from gemkit.recipe import Recipe
-from gemkit.tensors import Tensors, generator, seeded
-from gemkit.training import Trainer, place
+from gemkit.parts.now import Now
+from gemkit.parts.recipe import Recipe
+from gemkit.parts.scores import PAPER_STEPS
+from gemkit.pruning.search import search
+from gemkit.training.device import place
+from gemkit.training.loop import Listener, Phase, Training
+from gemkit.training.plan import Plan, Runtime
+from gemkit.training.trainer import Trainer
 
 _LR = 1e-6
 _WEIGHT_DECAY = 5e-4
 
 
-class RatedNet(MaskedNet):
-    """A model whose weights stand still while one rate per layer learns how many to use."""
+@final
+class RatedNet:
+    """A model with frozen weights, in which one rate per layer learns how many of them to use."""
 
     def __init__(
         self, model: nn.Module, names: Sequence[str], rates: Sequence[float], rng: torch.Generator
     ) -> None:
-        super().__init__(model, names)
+        self.model = model
+        self.parameters = parameters_of(model, names)
         self.rng = rng
-        self._still = {name: weight.clone() for name, weight in self.effective.items()}
+        self.now = Now()
+        self._still = {name: own.detach().clone() for name, own in self.parameters.items()}
         self.rates = {
             name: nn.Parameter(weight.new_tensor(rate))
             for (name, weight), rate in zip(self._still.items(), rates, strict=True)
@@ -55,13 +60,21 @@ class RatedNet(MaskedNet):
         return self._drawn
 
     @property
-    def weights(self) -> Tensors:
-        """The weights that stand still."""
-        return self._still
+    def scores(self) -> Tensors:
+        """No scores are learned."""
+        return {}
+
+    def compile_(self) -> bool:
+        """The update draws random numbers on the CPU, and is not compiled."""
+        return False
 
     def trainable(self) -> list[nn.Parameter]:
         """List the rates."""
         return list(self.rates.values())
+
+    def groups(self, plan: Plan) -> list[dict[str, Any]]:
+        """Return the rates, in one group."""
+        return [{"params": self.trainable()}]
 
     @torch.no_grad()
     def pull_back_(self, name: str) -> None:
@@ -147,6 +160,8 @@ def rate_plan(plan: Plan, data: Data) -> Plan:
     The learning rate is the authors' 1e-6 for a search as long as theirs, and proportionally more
     for fewer steps, as rates have a way to go.
     """
+    if plan.select != "last":
+        raise OptionError("select = 'best': the rates of the last step are kept; leave it out")
     steps = plan.epochs * data.train.steps(plan.batch_size)
     lr = _LR * max(1.0, PAPER_STEPS / max(1, steps))
     return plan.decided(lr=lr, weight_decay=_WEIGHT_DECAY)

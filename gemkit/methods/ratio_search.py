@@ -11,15 +11,16 @@ from typing import NamedTuple
 from lightning_fabric import Fabric
 from torch import nn
 
+from gemkit.core.errors import FitError
+from gemkit.core.text import number_of
 from gemkit.data.source import Data
-from gemkit.engine import evaluate, finetune, search
-from gemkit.errors import FitError
 from gemkit.methods.ratios import Ratios, allocated, every_weight, layer_densities
 from gemkit.methods.smart_ratio import Densities
-from gemkit.phase import Listener
-from gemkit.plan import Plan, Runtime
-from gemkit.recipe import Recipe
-from gemkit.wording import number_of
+from gemkit.parts.recipe import Recipe
+from gemkit.pruning.finetune import evaluate, finetune
+from gemkit.pruning.search import search
+from gemkit.training.loop import Listener
+from gemkit.training.plan import Plan, Runtime
 
 
 class Trial(NamedTuple):
@@ -87,7 +88,7 @@ def search_ratios(
             )
         return sum(scores) / repeats
 
-    alive = every_weight(model)
+    alive = every_weight(recipe, model)
     density = recipe.density or density
 
     def fit(ratios: Ratios) -> Ratios:

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from gemkit.compose import needs_training
-from gemkit.errors import FitError
+from gemkit.core.errors import FitError
+from gemkit.core.tensors import Tensors, parameters_of, total
 from gemkit.methods.smart_ratio import Densities
-from gemkit.parts import Allocation
-from gemkit.recipe import Recipe
-from gemkit.tensors import Tensors, parameters_of, prunable_names, total
+from gemkit.parts.allocation import Allocation
+from gemkit.parts.fit import needs_training
+from gemkit.parts.recipe import Recipe
+from gemkit.pruning.scope import names_in_scope
 
 Ratios = tuple[float, ...]
 """The density of every prunable layer, in module order."""
@@ -27,7 +28,7 @@ def layer_densities(recipe: Recipe, model: nn.Module, density: float) -> Ratios:
             f"pruner '{recipe.pruner}' trains while it searches, but layer densities are tried on "
             "tickets found in one shot; start from one like 'smart_ratio' or 'random'"
         )
-    return allocated(recipe.allocation, every_weight(model), recipe.density or density)
+    return allocated(recipe.allocation, every_weight(recipe, model), recipe.density or density)
 
 
 def allocated(allocation: Allocation, alive: Tensors, density: float) -> Ratios:
@@ -58,7 +59,7 @@ def with_densities(recipe: Recipe, ratios: Sequence[float], alive: Tensors, text
     return recipe.model_copy(update=changes)
 
 
-def every_weight(model: nn.Module) -> Tensors:
-    """Return masks in which all prunable weights of a network are alive."""
-    parameters = parameters_of(model, prunable_names(model))
+def every_weight(recipe: Recipe, model: nn.Module) -> Tensors:
+    """Return masks in which all weights that a recipe prunes are alive."""
+    parameters = parameters_of(model, names_in_scope(recipe, model))
     return {name: torch.ones(weight.shape, dtype=torch.bool) for name, weight in parameters.items()}

@@ -16,12 +16,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from gemkit.errors import FitError
-from gemkit.hookspecs import hookimpl
-from gemkit.parts import Allocation
-from gemkit.selection import Shares, apportion, count_living
-from gemkit.tensors import Tensors, budget, total
-from gemkit.wording import number_of
+from gemkit.core.errors import FitError
+from gemkit.core.selection import Shares, apportion, count_alive
+from gemkit.core.tensors import Tensors, budget, total
+from gemkit.core.text import number_of
+from gemkit.parts.allocation import Allocation
+from gemkit.plugins.markers import hookimpl
 
 
 class SmartRatio(Allocation):
@@ -53,7 +53,7 @@ class SmartRatio(Allocation):
 
     def keep(self, importance: Tensors, alive: Tensors, density: float) -> Shares:
         """Fill the fixed layers, and let the others share the rest by the rule."""
-        room = dict(zip(alive, count_living(alive), strict=True))
+        room = dict(zip(alive, count_alive(alive), strict=True))
         goal = min(budget(total(alive), density), sum(room.values()))
         counts = {
             name: min(room[name], budget(alive[name].numel(), ratio))
@@ -139,7 +139,7 @@ class Densities(Allocation):
         unit = math.lcm(*(ratio.denominator for ratio in exact))
         sizes = [mask.numel() for mask in alive.values()]
         weights = [int(ratio * unit) * size for ratio, size in zip(exact, sizes, strict=True)]
-        room = count_living(alive)
+        room = count_alive(alive)
         counts = apportion(weights, room, min(budget(sum(sizes), density), sum(room)))
         return {(name,): count for name, count in zip(alive, counts, strict=True)}
 

@@ -16,11 +16,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from gemkit.hookspecs import hookimpl
-from gemkit.limits import MOST_BATCHES
-from gemkit.parts import MeasuredScores, Scores
-from gemkit.probe import Probe, Wanted
-from gemkit.tensors import Tensors
+from gemkit.core.limits import MAX_BATCHES
+from gemkit.core.probe import Probe, Wanted
+from gemkit.core.tensors import Tensors
+from gemkit.parts.scores import MeasuredScores, Scores
+from gemkit.plugins.markers import hookimpl
 
 
 class Snip(MeasuredScores):
@@ -32,7 +32,7 @@ class Snip(MeasuredScores):
         default="eval", description="batch norm by its running statistics, or by those of the batch"
     )
     batches: int = Field(
-        default=1, ge=1, le=MOST_BATCHES, description="training batches to measure on"
+        default=1, ge=1, le=MAX_BATCHES, description="training batches to measure on"
     )
 
     def batches_wanted(self) -> Wanted:

@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 
-from gemkit.errors import ImportanceError
-from gemkit.hookspecs import hookimpl
+from gemkit.core.errors import ImportanceError
+from gemkit.core.probe import Probe, gradients
+from gemkit.core.tensors import Tensors, names_where
 from gemkit.methods.positive_flow import PositiveFlow
-from gemkit.parts import MeasuredScores, Scores
-from gemkit.probe import Probe, gradients
-from gemkit.tensors import Tensors
+from gemkit.parts.scores import MeasuredScores, Scores
+from gemkit.plugins.markers import hookimpl
 
 
 class Synflow(MeasuredScores):
@@ -49,10 +49,8 @@ class Synflow(MeasuredScores):
         with PositiveFlow():
             flow = probe.forward(state, ones).sum()
         slopes = gradients(flow, weights)
-        if all(bool(mask.all()) for mask in probe.alive.values()):
-            _check_whole(weights, slopes)
         score = {name: weight.detach() * slopes[name] for name, weight in weights.items()}
-        _check(score)
+        _check(probe.alive, weights, slopes, score)
         return score
 
 
@@ -60,36 +58,40 @@ def _device(probe: Probe) -> torch.device:
     return next(iter(probe.weights.values())).device
 
 
-def _check_whole(weights: Tensors, slopes: Tensors) -> None:
-    """In a network that lost nothing yet, flow must pass every layer."""
-    for name, weight in weights.items():
-        if weight.numel() and not weight.any():
-            raise ImportanceError(
-                f"all weights of '{name}' are zero, so no synaptic flow passes it: draw them, for "
-                "example with the initializer 'kaiming_normal', or use other scores"
-            )
-    for name, slope in slopes.items():
-        if slope.numel() and not slope.any():
-            raise ImportanceError(
-                f"no synaptic flow passes '{name}': a factor after it is zero from the start "
-                "(build the model without such an initialization), or SynFlow has no stand-in for "
-                "an activation that saturates; use other scores, such as 'snip' or 'magnitude'"
-            )
+@torch.no_grad()
+def _check(alive: Tensors, weights: Tensors, slopes: Tensors, score: Tensors) -> None:
+    """Refuse scores that are no flow, after one look at the device.
 
-
-def _check(score: Tensors) -> None:
-    """Refuse scores that are no flow."""
-    for name, value in score.items():
-        if not value.isfinite().all():
-            raise ImportanceError(
-                f"the synaptic flow through '{name}' overflows even double precision: start from "
-                "smaller weights, or use other scores"
-            )
-        if (value < 0).any():
-            raise ImportanceError(
-                f"the synaptic flow through '{name}' is negative: the network subtracts something "
-                "from its signal, which SynFlow has no sense for; use other scores"
-            )
+    In a network that lost nothing yet, flow must pass every layer.
+    """
+    pruned, zero, stopped, overflowing, negative = names_where(
+        {name: ~mask.all().to(score[name].device) for name, mask in alive.items()},
+        {name: ~weight.any() for name, weight in weights.items() if weight.numel()},
+        {name: ~slope.any() for name, slope in slopes.items() if slope.numel()},
+        {name: ~value.isfinite().all() for name, value in score.items()},
+        {name: (value < 0).any() for name, value in score.items()},
+    )
+    if zero and not pruned:
+        raise ImportanceError(
+            f"all weights of '{zero[0]}' are zero, so no synaptic flow passes it: draw them, for "
+            "example with the initializer 'kaiming_normal', or use other scores"
+        )
+    if stopped and not pruned:
+        raise ImportanceError(
+            f"no synaptic flow passes '{stopped[0]}': a factor after it is zero from the start "
+            "(build the model without such an initialization), or SynFlow has no stand-in for "
+            "an activation that saturates; use other scores, such as 'snip' or 'magnitude'"
+        )
+    if overflowing:
+        raise ImportanceError(
+            f"the synaptic flow through '{overflowing[0]}' overflows even double precision: start "
+            "from smaller weights, or use other scores"
+        )
+    if negative:
+        raise ImportanceError(
+            f"the synaptic flow through '{negative[0]}' is negative: the network subtracts "
+            "something from its signal, which SynFlow has no sense for; use other scores"
+        )
 
 
 @hookimpl

@@ -1,1 +1,1 @@
-"""Networks that can be built by name, for any image shape and number of classes."""
+"""Networks built by name, for any image shape and number of classes."""

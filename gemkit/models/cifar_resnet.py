@@ -1,7 +1,7 @@
 """ResNets for small images (He et al. 2016, section 4.2), as the paper uses them.
 
-Three stages of basic blocks with 16, 32 and 64 channels; shortcuts that change shape subsample
-and pad with zeros, so they hold no weights.
+Three stages of basic blocks with 16, 32 and 64 channels. Shortcuts that change the shape subsample
+and zero-pad, so they have no weights.
 """
 
 from itertools import pairwise
@@ -10,9 +10,9 @@ from typing import ClassVar
 from pydantic import Field
 from torch import nn
 
-from gemkit.hookspecs import hookimpl
-from gemkit.models.blocks import PlainNet, Residual, Shape, Subsample, chain
-from gemkit.parts import ModelPart
+from gemkit.models.blocks import PlainNet, Residual, Shape, Subsample, sequential
+from gemkit.models.part import ModelPart
+from gemkit.plugins.markers import hookimpl
 
 
 class CifarResNet(PlainNet):
@@ -21,14 +21,14 @@ class CifarResNet(PlainNet):
     blocks: ClassVar[int]
 
     width: int = Field(
-        default=16, ge=1, le=1024, description="channels of the first stage; others scale with it"
+        default=16, ge=1, le=1024, description="channels of the first stage; the rest scale with it"
     )
 
     def build(self, shape: Shape, classes: int) -> nn.Module:
-        """Build it for images of any size."""
+        """Build the network for images of any size."""
         stages = (self.width, 2 * self.width, 4 * self.width)
         widths = [self.width, *(width for width in stages for _ in range(self.blocks))]
-        return chain(
+        return sequential(
             conv1=self.conv(shape[0], self.width, 3),
             bn1=self.norm(self.width),
             relu1=nn.ReLU(),
@@ -39,9 +39,9 @@ class CifarResNet(PlainNet):
         )
 
     def _block(self, inputs: int, outputs: int) -> nn.Module:
-        """Make a basic block: two 3 × 3 convolutions around a shortcut without weights."""
+        """Make a basic block: two 3 × 3 convolutions and a shortcut without weights."""
         stride = 1 if inputs == outputs else 2
-        change = chain(
+        change = sequential(
             conv1=self.conv(inputs, outputs, 3, stride),
             bn1=self.norm(outputs),
             relu1=nn.ReLU(),

@@ -1,7 +1,7 @@
-"""Networks of your own: `--model package.module:function`, called as `function(shape, classes)`.
+"""Your own networks: `--model package.module:function`, called as `function(shape, classes)`.
 
-Naming a function means importing its module, which runs code. So it is done only for a name that
-somebody typed: this part is not registered, and nothing a file says can lead here.
+Importing the module runs its code. So this part is not registered: only the user can name a
+function, on the command line or in Python; a ticket or another file cannot.
 """
 
 import re
@@ -16,19 +16,19 @@ from typing import Any, ClassVar
 from pydantic import Field
 from torch import nn
 
-from gemkit.errors import ModelError, did_you_mean
+from gemkit.core.errors import ModelError, did_you_mean
+from gemkit.core.text import number_of
 from gemkit.models.blocks import Shape
-from gemkit.models.foreign import ForeignNet, first_line
-from gemkit.parts import Part
-from gemkit.recipe import part_data
-from gemkit.wording import number_of
+from gemkit.models.external import ExternalNet, describe_error
+from gemkit.parts.part import Part
+from gemkit.parts.recipe import part_data
 
-_WORD = r"[^\W\d]\w*"
-_ADDRESS = rf"{_WORD}(\.{_WORD})*:{_WORD}"
+_IDENTIFIER = r"[^\W\d]\w*"
+_ADDRESS = rf"{_IDENTIFIER}(\.{_IDENTIFIER})*:{_IDENTIFIER}"
 
 
-class Custom(ForeignNet):
-    """A network that a function of yours builds."""
+class Custom(ExternalNet):
+    """A network that your own function builds."""
 
     name: ClassVar[str] = "custom"
     argument: ClassVar[str | None] = "function"
@@ -39,45 +39,46 @@ class Custom(ForeignNet):
 
     @property
     def title(self) -> str:
-        """Whose network it is."""
+        """The network's name in messages."""
         return f"the network of {self.function}"
 
     def create(self, shape: Shape, classes: int, *, with_weights: bool) -> nn.Module:
-        """Call the function; whether it loads weights is its own affair."""
+        """Call the function, which decides itself whether it loads weights."""
         function = self._function()
         try:
             model = function(shape, classes)
-        except Exception as error:  # it is somebody's own code
+        except Exception as error:  # user code may raise anything
             raise ModelError(
-                f"{self.function} failed when called with the shape {shape} and "
-                f"{number_of(classes, 'class', 'classes')}: {first_line(error)} ({_where(error)})"
+                f"{self.function} failed when called with shape {shape} and "
+                f"{number_of(classes, 'class', 'classes')}: {describe_error(error)} "
+                f"({_location(error)})"
             ) from error
         if not isinstance(model, nn.Module):
             raise ModelError(
-                f"{self.function} returned something of type {type(model).__name__}; "
+                f"{self.function} returned a value of type {type(model).__name__}; "
                 "it should return a torch.nn.Module"
             )
         return model
 
     def _function(self) -> Callable[[Shape, int], object]:
-        """Find the function, and refuse whatever cannot be called."""
+        """Import the function; refuse an object that is not callable."""
         address, _, name = self.function.partition(":")
         module = self._module(address)
         if not hasattr(module, name):
-            known = (one for one in vars(module) if not one.startswith("_"))
+            known = (attribute for attribute in vars(module) if not attribute.startswith("_"))
             raise ModelError(
                 f"{address} has no '{name}' to build a model{did_you_mean(name, known)}"
             )
         function: Callable[[Shape, int], object] = getattr(module, name)
         if not callable(function):
             raise ModelError(
-                f"{self.function} is something of type {type(function).__name__}; it should be a "
-                "function that takes the shape of an image and the number of classes"
+                f"{self.function} is of type {type(function).__name__}; it should be a function "
+                "that takes the shape of an image and the number of classes"
             )
         return function
 
     def _module(self, address: str) -> ModuleType:
-        """Import a module, also from the current folder."""
+        """Import a module, from the current folder too."""
         here = str(Path.cwd())
         if here not in sys.path:
             sys.path.insert(0, here)
@@ -88,35 +89,35 @@ class Custom(ForeignNet):
             if missing and f"{address}.".startswith(f"{missing}."):
                 raise ModelError(
                     f"there is no module {missing} for model {self.function}: neither installed "
-                    f"nor in {here}; `gemkit parts models` lists the models that have a name"
+                    f"nor in {here}; `gemkit parts models` lists the named models"
                 ) from error
             raise ModelError(
-                f"{address} cannot be imported for model {self.function}: {first_line(error)} "
-                f"({_where(error)})"
+                f"{address} cannot be imported for model {self.function}: "
+                f"{describe_error(error)} ({_location(error)})"
             ) from error
 
 
 def is_address(text: str) -> bool:
-    """Tell whether a text could be `package.module:function`."""
+    """Whether a text has the form `package.module:function`."""
     return re.fullmatch(_ADDRESS, text) is not None
 
 
 def model_data(part: Part) -> dict[str, Any]:
-    """Return what tickets and configurations say about a network.
+    """Return the data of a network for tickets and configurations.
 
-    One of somebody's own has no name there, only an address: what has no name is not built.
+    A custom network is recorded under `custom` and without a name, so that no file can build it.
     """
     data = part_data(part)
     if not data.get("prepare", True):
-        del data["prepare"]  # as in files from before there was this field
+        del data["prepare"]  # as in files older than this field
     if not isinstance(part, Custom):
         return data
     rest = {key: value for key, value in data.items() if key not in {"name", "function"}}
     return {"custom": part.function, **rest}
 
 
-def _where(error: BaseException) -> str:
-    """Say in which line of which file it happened."""
+def _location(error: BaseException) -> str:
+    """Return file and line of an error."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}"
     last = traceback.extract_tb(error.__traceback__)[-1]

@@ -1,15 +1,15 @@
-"""Any network of timm. The library is imported when one is named, not before: it takes seconds."""
+"""All networks of timm, which is imported lazily because that takes seconds."""
 
 from typing import Any, ClassVar
 
 from pydantic import Field, field_validator
 from torch import nn
 
-from gemkit.errors import did_you_mean
-from gemkit.hookspecs import hookimpl
+from gemkit.core.errors import did_you_mean
 from gemkit.models.blocks import Shape
 from gemkit.models.library import LibraryNet
-from gemkit.parts import ModelPart
+from gemkit.models.part import ModelPart
+from gemkit.plugins.markers import hookimpl
 
 
 class Timm(LibraryNet):
@@ -19,8 +19,8 @@ class Timm(LibraryNet):
     argument: ClassVar[str | None] = "network"
     library: ClassVar[str] = "timm"
 
-    # Nothing but names: timm also takes addresses of repositories and folders, and a ticket could
-    # then make somebody fetch from anywhere.
+    # Plain names only: timm also takes repositories and folders, so that a ticket could otherwise
+    # cause a download from anywhere.
     network: str = Field(
         pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)?$",
         examples=["resnet18", "resnet18.a1_in1k", "vit_tiny_patch16_224"],
@@ -38,14 +38,14 @@ class Timm(LibraryNet):
         return network
 
     def make(self, shape: Shape, classes: int) -> nn.Module:
-        """Build it, for the size of the images where it needs to know."""
-        return self._created(shape, classes, pretrained=False)
+        """Build the network for these images and classes."""
+        return self._create_model(shape, classes, pretrained=False)
 
     def fetch(self, model: nn.Module, shape: Shape, classes: int) -> nn.Module:
-        """Build it again: timm fits its weights to channels, classes and sizes by itself."""
-        return self._created(shape, classes, pretrained=True)
+        """Build the network again: timm adapts its weights to channels, classes and sizes."""
+        return self._create_model(shape, classes, pretrained=True)
 
-    def _created(self, shape: Shape, classes: int, *, pretrained: bool) -> nn.Module:
+    def _create_model(self, shape: Shape, classes: int, *, pretrained: bool) -> nn.Module:
         from timm import create_model
 
         channels, height, width = shape
@@ -63,5 +63,5 @@ class Timm(LibraryNet):
 
 @hookimpl
 def gemkit_models() -> list[type[ModelPart]]:
-    """Offer every network of timm."""
+    """Register the networks of timm."""
     return [Timm]

@@ -1,4 +1,4 @@
-"""Any image classifier of torchvision, which is imported when one is named, not before."""
+"""All image classifiers of torchvision, which is imported lazily."""
 
 from typing import Any, ClassVar
 
@@ -6,12 +6,12 @@ import torch
 from pydantic import Field, field_validator
 from torch import nn
 
-from gemkit.errors import did_you_mean
-from gemkit.hookspecs import hookimpl
+from gemkit.core.errors import did_you_mean
 from gemkit.models.blocks import Shape
 from gemkit.models.library import LibraryNet
+from gemkit.models.part import ModelPart
 from gemkit.models.weights import load_weights_
-from gemkit.parts import ModelPart
+from gemkit.plugins.markers import hookimpl
 
 
 class Torchvision(LibraryNet):
@@ -38,7 +38,7 @@ class Torchvision(LibraryNet):
         return network
 
     def make(self, shape: Shape, classes: int) -> nn.Module:
-        """Build it; images that are not of three channels get a first convolution of their own."""
+        """Build the network, with a new first convolution if images do not have 3 channels."""
         from torchvision.models import get_model
 
         model: nn.Module = get_model(
@@ -55,14 +55,14 @@ class Torchvision(LibraryNet):
         return model
 
     def fetch(self, model: nn.Module, shape: Shape, classes: int) -> nn.Module:
-        """Put the library's weights into the network."""
+        """Load torchvision's weights into the network."""
         from torchvision.models import get_model_weights
 
         best = get_model_weights(self.network).DEFAULT
         state = best.get_state_dict(progress=False, check_hash=True, weights_only=True)
-        # Side exits, which some networks were trained with, are not built here.
+        # Auxiliary heads, which some networks were trained with, are not built here.
         state = {key: value for key, value in state.items() if not key.lower().startswith("aux")}
-        if shape[0] != 3:  # every channel takes an equal part of what three did together
+        if shape[0] != 3:  # spread the sum over three channels evenly
             weight = f"{_first_convolution(model)}.weight"
             shared = state[weight].sum(dim=1, keepdim=True) / shape[0]
             state[weight] = shared.expand(-1, shape[0], -1, -1)
@@ -70,7 +70,7 @@ class Torchvision(LibraryNet):
         return model
 
     def _settings(self, shape: Shape) -> dict[str, Any]:
-        """Say what a few families want to know beside the number of classes."""
+        """Return the extra arguments that some families need."""
         _, height, width = shape
         if self.network.startswith("vit_"):
             return {"image_size": height}
@@ -82,7 +82,7 @@ class Torchvision(LibraryNet):
 
 
 def _first_convolution(model: nn.Module) -> str:
-    """Name the layer that sees the image."""
+    """Return the name of the first convolution."""
     layers = model.named_modules()
     name: str = next(name for name, layer in layers if isinstance(layer, nn.Conv2d))
     return name
@@ -90,5 +90,5 @@ def _first_convolution(model: nn.Module) -> str:
 
 @hookimpl
 def gemkit_models() -> list[type[ModelPart]]:
-    """Offer every classifier of torchvision."""
+    """Register the classifiers of torchvision."""
     return [Torchvision]

@@ -1,6 +1,6 @@
-"""ResNets with four stages (He et al. 2016, section 4.1), whose shortcuts are convolutions.
+"""ResNets with four stages (He et al. 2016, section 4.1) and convolutional shortcuts.
 
-The shortcuts are pruned and counted like every other layer.
+Shortcuts are pruned and counted like every other layer.
 """
 
 from typing import ClassVar, Literal
@@ -8,12 +8,12 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from torch import nn
 
-from gemkit.hookspecs import hookimpl
-from gemkit.models.blocks import PlainNet, Residual, Shape, chain
-from gemkit.parts import ModelPart
+from gemkit.models.blocks import PlainNet, Residual, Shape, sequential
+from gemkit.models.part import ModelPart
+from gemkit.plugins.markers import hookimpl
 
 _LARGE = 64
-"""From this many pixels on, images take the stem of ImageNet where none is asked for."""
+"""Smallest image size for which `stem="auto"` chooses the ImageNet stem."""
 
 
 class ResNet(PlainNet):
@@ -23,28 +23,28 @@ class ResNet(PlainNet):
     expansion: ClassVar[int]
 
     width: int = Field(
-        default=64, ge=1, le=1024, description="channels of the stem; others scale with it"
+        default=64, ge=1, le=1024, description="channels of the stem; the rest scale with it"
     )
     stem: Literal["auto", "cifar", "imagenet"] = Field(
         default="auto",
-        description="the first layers: a 3 × 3 convolution ('cifar'), or a 7 × 7 one with stride 2 "
-        f"and a pooling ('imagenet'); 'auto' takes the latter from {_LARGE} × {_LARGE} pixels on",
+        description="first layers: a 3 × 3 convolution ('cifar'), or a 7 × 7 one with stride 2 and "
+        f"max pooling ('imagenet'); 'auto' is 'imagenet' from {_LARGE} × {_LARGE} pixels",
     )
 
     def build(self, shape: Shape, classes: int) -> nn.Module:
-        """Build it for images of any size."""
+        """Build the network for images of any size."""
         layers, channels = self._stem(shape), self.width
-        for place, count in enumerate(self.blocks):
-            middle, stride = self.width * 2**place, 1 if place == 0 else 2
+        for index, count in enumerate(self.blocks):
+            middle, stride = self.width * 2**index, 1 if index == 0 else 2
             stage = nn.Sequential()
             for _ in range(count):
                 stage.append(self._block(channels, middle, stride))
                 channels, stride = middle * self.expansion, 1
-            layers[f"layer{place + 1}"] = stage
-        return chain(**layers, **self.head(channels, classes))
+            layers[f"layer{index + 1}"] = stage
+        return sequential(**layers, **self.head(channels, classes))
 
     def _stem(self, shape: Shape) -> dict[str, nn.Module]:
-        """Make the first layers, which suit the size of the images."""
+        """Make the first layers."""
         large = self.stem == "imagenet" or (self.stem == "auto" and min(shape[1:]) >= _LARGE)
         size, stride = (7, 2) if large else (3, 1)
         layers: dict[str, nn.Module] = {
@@ -55,28 +55,28 @@ class ResNet(PlainNet):
         return layers | {"pool1": nn.MaxPool2d(3, 2, 1)} if large else layers
 
     def _block(self, inputs: int, middle: int, stride: int) -> nn.Module:
-        """Make one block; the shortcut is a convolution wherever the shape changes."""
+        """Make a block; its shortcut is a convolution if the shape changes."""
         outputs = middle * self.expansion
         shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
-            shortcut = chain(conv=self.conv(inputs, outputs, 1, stride), bn=self.norm(outputs))
+            shortcut = sequential(conv=self.conv(inputs, outputs, 1, stride), bn=self.norm(outputs))
         return Residual(self._change(inputs, middle, outputs, stride), shortcut, relu=True)
 
     def _change(self, inputs: int, middle: int, outputs: int, stride: int) -> nn.Module:
-        """Make the layers beside the shortcut: two 3 × 3, or a 3 × 3 between two 1 × 1."""
+        """Make the residual branch: two 3 × 3 convolutions, or a bottleneck 1 × 1, 3 × 3, 1 × 1."""
         sizes = (3, 3) if self.expansion == 1 else (1, 3, 1)
         layers: dict[str, nn.Module] = {}
-        for place, size in enumerate(sizes, start=1):
-            last = place == len(sizes)
+        for index, size in enumerate(sizes, start=1):
+            last = index == len(sizes)
             out = outputs if last else middle
-            # The first 3 × 3 convolution is the one that takes fewer pixels.
-            step = stride if sizes.index(3) == place - 1 else 1
-            layers[f"conv{place}"] = self.conv(inputs, out, size, step)
-            layers[f"bn{place}"] = self.norm(out)
+            # The first 3 × 3 convolution has the stride.
+            step = stride if sizes.index(3) == index - 1 else 1
+            layers[f"conv{index}"] = self.conv(inputs, out, size, step)
+            layers[f"bn{index}"] = self.norm(out)
             if not last:
-                layers[f"relu{place}"] = nn.ReLU()
+                layers[f"relu{index}"] = nn.ReLU()
             inputs = out
-        return chain(**layers)
+        return sequential(**layers)
 
 
 class ResNet18(ResNet):

@@ -1,35 +1,35 @@
-"""Networks small enough to search in seconds on a laptop: for the demo, tests and tutorials."""
+"""Small networks for demos, tests and tutorials."""
 
 from typing import ClassVar
 
 from pydantic import Field
 from torch import nn
 
-from gemkit.hookspecs import hookimpl
-from gemkit.models.blocks import PlainNet, Shape, chain, require_size
-from gemkit.parts import ModelPart
+from gemkit.models.blocks import PlainNet, Shape, require_size, sequential
+from gemkit.models.part import ModelPart
+from gemkit.plugins.markers import hookimpl
 
-_BIAS = Field(default=False, description="whether the layers have biases")
+_BIAS = Field(default=False, description="give the layers biases")
 
 
 class Conv4(PlainNet):
-    """Four 3 × 3 convolutions, two poolings and a linear classifier; images of 4 × 4 and up."""
+    """Four 3 × 3 convolutions, two poolings and a linear classifier; for images from 4 × 4."""
 
     name: ClassVar[str] = "conv4"
 
     width: int = Field(default=16, ge=1, le=1024, description="channels of the first convolution")
 
     def build(self, shape: Shape, classes: int) -> nn.Module:
-        """Build it for images of (channels, height, width)."""
+        """Build the network for images of (channels, height, width)."""
         require_size(self.name, shape, 4)
         channels, net = shape[0], nn.Sequential()
-        for place, factor in enumerate((1, 2, 4, 4), start=1):
+        for index, factor in enumerate((1, 2, 4, 4), start=1):
             out = factor * self.width
-            net.add_module(f"conv{place}", self.conv(channels, out, 3))
-            net.add_module(f"bn{place}", self.norm(out))
-            net.add_module(f"relu{place}", nn.ReLU())
-            if place % 2 == 0:
-                net.add_module(f"pool{place}", nn.MaxPool2d(2))
+            net.add_module(f"conv{index}", self.conv(channels, out, 3))
+            net.add_module(f"bn{index}", self.norm(out))
+            net.add_module(f"relu{index}", nn.ReLU())
+            if index % 2 == 0:
+                net.add_module(f"pool{index}", nn.MaxPool2d(2))
             channels = out
         net.add_module("average", nn.AdaptiveAvgPool2d(1))
         net.add_module("flatten", nn.Flatten())
@@ -38,16 +38,16 @@ class Conv4(PlainNet):
 
 
 class LeNet300(ModelPart):
-    """LeNet-300-100: pixels, 300 units, 100 units, classes; no convolution. LeCun et al. (1998)."""
+    """LeNet-300-100: linear layers with 300 and 100 units. LeCun et al. (1998)."""
 
     name: ClassVar[str] = "lenet300"
 
     bias: bool = _BIAS
 
     def build(self, shape: Shape, classes: int) -> nn.Module:
-        """Build it for images of (channels, height, width)."""
+        """Build the network for images of (channels, height, width)."""
         channels, height, width = shape
-        return chain(
+        return sequential(
             flatten=nn.Flatten(),
             fc1=nn.Linear(channels * height * width, 300, bias=self.bias),
             relu1=nn.ReLU(),
@@ -65,10 +65,10 @@ class LeNet5(ModelPart):
     bias: bool = _BIAS
 
     def build(self, shape: Shape, classes: int) -> nn.Module:
-        """Build it for images of 16 × 16 and up; at 28 × 28 and one channel it is the classic."""
+        """Build the network for images from 16 × 16; the original takes 1 × 28 × 28."""
         require_size(self.name, shape, 16)
         height, width = (((size - 4) // 2 - 4) // 2 for size in shape[1:])
-        return chain(
+        return sequential(
             conv1=nn.Conv2d(shape[0], 20, 5, bias=self.bias),
             relu1=nn.ReLU(),
             pool1=nn.MaxPool2d(2),
@@ -84,5 +84,5 @@ class LeNet5(ModelPart):
 
 @hookimpl
 def gemkit_models() -> list[type[ModelPart]]:
-    """Offer the small networks."""
+    """Register the networks."""
     return [Conv4, LeNet300, LeNet5]

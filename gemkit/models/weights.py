@@ -1,4 +1,4 @@
-"""Weights from a file, read without trust: safetensors, or a `.pth` that holds tensors alone."""
+"""Load weights from an untrusted file: safetensors, or a `.pth` that holds only tensors."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,26 +7,26 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from gemkit.errors import GemkitError, ModelError, some
-from gemkit.files import name_of, open_plain
-from gemkit.models.foreign import first_line
-from gemkit.tensors import Tensors
+from gemkit.core.atomic_io import fd_path, open_plain
+from gemkit.core.errors import GemkitError, ModelError, some
+from gemkit.core.tensors import Tensors
+from gemkit.models.external import describe_error
 
 _WRAPPERS = ("state_dict", "model")
-"""Keys under which training scripts put the weights, beside the optimizer and other things."""
+"""Keys under which training scripts store the weights, next to the optimizer and other state."""
 
 _SAFE_TORCH = "2.10"
-"""Older ones may execute code in a `.pth` (CVE-2025-32434, CVE-2026-24747)."""
+"""Older versions may execute code in a `.pth` (CVE-2025-32434, CVE-2026-24747)."""
 
 
 def read_weights(file: Path) -> Tensors:
     """Read a file of named tensors; nothing in it is ever executed."""
     if not file.exists():
-        raise ModelError(f"there is no file {file} to take weights from")
+        raise ModelError(f"there is no weights file {file}")
     try:
         with open_plain(file) as plain:
             if file.suffix == ".safetensors":
-                return load_file(name_of(plain))
+                return load_file(fd_path(plain))
             _refuse_old_torch(file)
             found: object = torch.load(plain, map_location="cpu", weights_only=True)
     except GemkitError:
@@ -34,7 +34,7 @@ def read_weights(file: Path) -> Tensors:
     except Exception as error:  # damaged files fail in many ways
         raise ModelError(
             f"no weights can be read from {file}, which is damaged or holds more than tensors "
-            f"({first_line(error)}); give a .safetensors file, or a .pth file with a state_dict"
+            f"({describe_error(error)}); give a .safetensors file, or a .pth file with a state_dict"
         ) from error
     for key in _WRAPPERS:
         if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
@@ -49,7 +49,7 @@ def read_weights(file: Path) -> Tensors:
 
 
 def _refuse_old_torch(file: Path) -> None:
-    """Refuse a pickle where torch does not read it safely."""
+    """Refuse a pickle if this version of torch does not read it safely."""
     if torch.__version__ < _SAFE_TORCH:
         raise ModelError(
             f"{file} is not read, because torch {torch.__version__} may execute code in it; give "
@@ -58,42 +58,45 @@ def _refuse_old_torch(file: Path) -> None:
 
 
 def load_weights_(model: nn.Module, state: Tensors, source: str, title: str, classes: int) -> None:
-    """Put weights into a network; every name and shape must be the network's own.
+    """Load weights into a network; all names and shapes must match.
 
-    Only the last layer may differ, where the weights were made for another number of classes: it
-    keeps the values it was built with.
+    Only the last layer may have another number of classes; it then keeps its initial values.
     """
-    own = model.state_dict()
-    heads = {name for name in own if name in state and _is_head(state[name], own[name], classes)}
+    expected = model.state_dict()
+    heads = {
+        name
+        for name in expected
+        if name in state and _is_head(state[name], expected[name], classes)
+    }
     shapes = [
-        f"{name} {tuple(state[name].shape)} instead of {tuple(own[name].shape)}"
-        for name in own
-        if name in state and name not in heads and state[name].shape != own[name].shape
+        f"{name} {tuple(state[name].shape)} instead of {tuple(expected[name].shape)}"
+        for name in expected
+        if name in state and name not in heads and state[name].shape != expected[name].shape
     ]
     found = [
-        ("missing", [name for name in own if name not in state and not _counts_batches(name)]),
-        ("unknown to the network", [name for name in state if name not in own]),
+        ("missing", [name for name in expected if name not in state and not _is_batch_count(name)]),
+        ("unknown to the network", [name for name in state if name not in expected]),
         ("of another shape", shapes),
     ]
     problems = [f"{what}: {some(names, 3)}" for what, names in found if names]
     if problems:
         raise ModelError(f"the weights of {source} do not fit {title}; " + "; ".join(problems))
     model.load_state_dict(
-        {name: own[name] if name in heads else value for name, value in state.items()},
+        {name: expected[name] if name in heads else value for name, value in state.items()},
         strict=False,
     )
 
 
-def _is_head(given: Tensor, own: Tensor, classes: int) -> bool:
-    """Tell whether two tensors belong to the same last layer, for another number of classes."""
+def _is_head(given: Tensor, expected: Tensor, classes: int) -> bool:
+    """Whether two tensors belong to the last layer, for different numbers of classes."""
     return (
-        given.shape != own.shape
-        and own.shape[:1] == (classes,)
-        and given.shape[1:] == own.shape[1:]
+        given.shape != expected.shape
+        and expected.shape[:1] == (classes,)
+        and given.shape[1:] == expected.shape[1:]
         and given.ndim > 0
     )
 
 
-def _counts_batches(name: str) -> bool:
-    """Tell whether this is the counter of a batch norm, which old files do not have."""
+def _is_batch_count(name: str) -> bool:
+    """Whether this is the batch counter of a batch norm, which old files lack."""
     return name.endswith("num_batches_tracked")

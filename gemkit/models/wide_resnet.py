@@ -1,4 +1,4 @@
-"""Wide ResNets (Zagoruyko and Komodakis 2016): norm and activation come before each convolution."""
+"""Wide ResNets (Zagoruyko and Komodakis 2016), with pre-activation blocks."""
 
 from itertools import pairwise
 from typing import ClassVar
@@ -6,9 +6,9 @@ from typing import ClassVar
 from pydantic import Field
 from torch import nn
 
-from gemkit.hookspecs import hookimpl
-from gemkit.models.blocks import PlainNet, Residual, Shape, chain
-from gemkit.parts import ModelPart
+from gemkit.models.blocks import PlainNet, Residual, Shape, sequential
+from gemkit.models.part import ModelPart
+from gemkit.plugins.markers import hookimpl
 
 
 class WideResNet28x2(PlainNet):
@@ -17,14 +17,14 @@ class WideResNet28x2(PlainNet):
     name: ClassVar[str] = "wide_resnet28_2"
 
     width: int = Field(
-        default=16, ge=1, le=1024, description="channels of the stem; others scale with it"
+        default=16, ge=1, le=1024, description="channels of the stem; the rest scale with it"
     )
 
     def build(self, shape: Shape, classes: int) -> nn.Module:
-        """Build it for images of any size."""
+        """Build the network for images of any size."""
         stages = (2 * self.width, 4 * self.width, 8 * self.width)
         widths = [self.width, *(width for width in stages for _ in range(4))]
-        return chain(
+        return sequential(
             conv1=self.conv(shape[0], self.width, 3),
             blocks=nn.Sequential(
                 *(
@@ -38,14 +38,14 @@ class WideResNet28x2(PlainNet):
         )
 
     def _block(self, inputs: int, outputs: int, stride: int) -> nn.Module:
-        """Make a block; where the shape changes, the shortcut too starts behind the first norm."""
+        """Make a block; if the shape changes, the shortcut also follows the first norm and ReLU."""
         before: dict[str, nn.Module] = {"bn1": self.norm(inputs), "relu1": nn.ReLU()}
         if inputs == outputs:
-            change = chain(**before, **self._convolutions(inputs, outputs, 1))
+            change = sequential(**before, **self._convolutions(inputs, outputs, 1))
             return Residual(change, nn.Identity(), relu=False)
-        change = chain(**self._convolutions(inputs, outputs, stride))
+        change = sequential(**self._convolutions(inputs, outputs, stride))
         shortcut = self.conv(inputs, outputs, 1, stride)
-        return chain(**before, sum=Residual(change, shortcut, relu=False))
+        return sequential(**before, sum=Residual(change, shortcut, relu=False))
 
     def _convolutions(self, inputs: int, outputs: int, stride: int) -> dict[str, nn.Module]:
         return {

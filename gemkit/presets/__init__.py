@@ -1,14 +1,14 @@
-"""gemkit's own presets: the tables of Rare Gems, its baselines, and short ones for any machine."""
+"""Built-in presets: the tables of Rare Gems, its baselines, and short runs for any machine."""
 
 from pathlib import Path
 from typing import Any
 
-from gemkit.hookspecs import hookimpl
-from gemkit.preset import presets_in
+from gemkit.plugins.markers import hookimpl
+from gemkit.presets.preset import presets_in
 
 
 @hookimpl
 def gemkit_presets() -> dict[str, dict[str, Any]]:
-    """Read the files next to this one."""
+    """Register the presets in the TOML files of this folder."""
     files = sorted(Path(__file__).parent.glob("*.toml"))
     return {name: data for file in files for name, data in presets_in(file).items()}

@@ -1,1 +1,1 @@
-"""What people read: tickets, results and the catalogue of parts, as text."""
+"""Tickets, results, presets, plugins and parts as text, tables and plots."""

@@ -1,4 +1,4 @@
-"""The catalogue of parts: what is registered, its fields, and which plugin brought it."""
+"""The catalogue of parts: what is registered, its fields, and the plugin it comes from."""
 
 import inspect
 import json
@@ -12,12 +12,12 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
-from gemkit.errors import UnknownNameError, did_you_mean
-from gemkit.parts import Part
-from gemkit.plan import Plan
-from gemkit.recipe import Rewind
-from gemkit.registry import KINDS, Entry, RecipeData, Registry
+from gemkit.core.errors import UnknownNameError, did_you_mean
+from gemkit.parts.part import Part
+from gemkit.parts.recipe import Rewind, Scope
+from gemkit.plugins.registry import KINDS, Entry, RecipeData, Registry
 from gemkit.report.tables import text_table
+from gemkit.training.plan import Plan
 
 _BOUNDS: dict[type, tuple[str, str]] = {
     annotated_types.Gt: (">", "gt"),
@@ -36,20 +36,21 @@ def first_sentence(part: type[BaseModel]) -> str:
 
 SETTINGS: dict[str, tuple[type[BaseModel], str]] = {
     "rewind": (Rewind, first_sentence(Rewind)),
+    "prunable": (Scope, first_sentence(Scope)),
     "search": (
         Plan,
-        "How the search trains. --epochs, --batch-size, --lr and --on-nan say it, too.",
+        "How the search trains. --epochs, --batch-size, --lr and --on-nan set it, too.",
     ),
     "finetune": (
         Plan,
-        "How fine-tuning trains: as many epochs as the search, unless others are set.",
+        "How fine-tuning trains: for as many epochs as the search, unless others are set.",
     ),
 }
-"""No parts, but their fields are set like a part's."""
+"""Settings that are no parts; their fields are set like those of a part."""
 
 
 def catalogue(registry: Registry, kind: str | None = None) -> dict[str, list[dict[str, Any]]]:
-    """Describe everything of a kind (its name in the registry or in options), or of all kinds."""
+    """Describe the parts of a kind, by its name in the registry or in options, or of all kinds."""
     listed = {
         name: [_describe_part(entry) for entry in registry.parts[name].values()] for name in KINDS
     }
@@ -65,7 +66,7 @@ def catalogue(registry: Registry, kind: str | None = None) -> dict[str, list[dic
 
 
 def catalogue_text(listed: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """Show a catalogue to people."""
+    """Return a catalogue as text."""
     return "\n\n".join(_kind_text(kind, things) for kind, things in listed.items())
 
 
@@ -75,7 +76,7 @@ def _kind_text(kind: str, things: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _thing_text(thing: Mapping[str, Any]) -> str:
-    """Show one part: name and origin, its help, its fields."""
+    """Return one part as text: name and origin, help, fields."""
     argument = f":{thing['argument'].upper()}" if thing.get("argument") else ""
     lines = [
         f"  {thing['name']}{argument}  [{thing['plugin']}, {thing['distribution']}]",
@@ -88,7 +89,7 @@ def _thing_text(thing: Mapping[str, Any]) -> str:
 
 
 def _field_row(field: Mapping[str, Any]) -> list[str]:
-    """Show one field: name and default, type, bounds, what it means."""
+    """Return the cells of one field: name and default, type, bounds, description."""
     default = field["default"]
     if default is None:
         text = "(must be given)" if field["required"] else "(unset)"
@@ -136,14 +137,19 @@ def _describe_field(name: str, info: FieldInfo) -> dict[str, Any]:
         "name": name,
         "type": type_text(info.annotation),
         "required": info.is_required(),
-        "default": None if info.is_required() else to_jsonable_python(default),
+        "default": None if info.is_required() else _plain(default),
         "bounds": bounds(info.metadata),
         "description": info.description or "",
     }
 
 
+def _plain(default: object) -> object:
+    """Return a default as JSON has it, a part by its name."""
+    return default.name if isinstance(default, Part) else to_jsonable_python(default)
+
+
 def type_text(annotation: Any) -> str:  # noqa: ANN401 - any annotation
-    """Say in a few words which values a field takes."""
+    """Return a short name for the type of a field."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return type_text(arguments[0])
@@ -160,7 +166,7 @@ def type_text(annotation: Any) -> str:  # noqa: ANN401 - any annotation
 
 
 def bounds(metadata: Sequence[Any]) -> dict[str, float]:
-    """Return the bounds of a field: sign -> limit; infinity is none."""
+    """Return the bounds of a field as sign -> limit; infinity is no bound."""
     return {
         sign: getattr(limit, attribute)
         for limit in metadata

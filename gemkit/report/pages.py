@@ -1,23 +1,23 @@
-"""Places on a page that a command fills."""
+"""Generated sections of a page, between markers."""
 
 from pathlib import Path
 
-from gemkit.errors import OptionError
-from gemkit.files import read
+from gemkit.core.atomic_io import read
+from gemkit.core.errors import OptionError
 
 
 def write_results(page: Path, name: str, text: str) -> None:
-    """Fill the place of this name on a page."""
+    """Write the section of this name on a page."""
     page.write_text(with_results(_text(page), name, text), encoding="utf-8")
 
 
 def check_place(page: Path, name: str) -> None:
-    """Refuse a page without a place of this name, before anybody works for what goes there."""
+    """Refuse a page without a section of this name, before its content is computed."""
     with_results(_text(page), name, "")
 
 
 def with_results(page: str, name: str, text: str) -> str:
-    """Return the page with another text between the markers of this name."""
+    """Return the page with this text between the markers of a name."""
     begin, end = f"<!-- results: {name} -->", "<!-- end of results -->"
     head, found, rest = page.partition(begin)
     _, ended, tail = rest.partition(end)

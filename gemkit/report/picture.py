@@ -1,13 +1,13 @@
-"""Tickets and their controls in one picture; the same trials give the same bytes."""
+"""A plot of tickets and their controls; the same trials give the same bytes."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gemkit.checks import TICKET, Trial
-from gemkit.report.canvas import canvas, save
-from gemkit.report.verdicts import LEAST_SEEDS, confidence_interval
+from gemkit.report.plots import canvas, save
+from gemkit.sanity.trials import TICKET, Trial
+from gemkit.sanity.verdicts import LEAST_SEEDS, confidence_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,26 +17,36 @@ _COLOURS = {"before": "#9aa0a6", "after": "#1a73e8"}
 _SHIFT = {"before": -0.14, "after": 0.14}
 
 
-def draw(trials: Sequence[Trial], title: str, folder: Path, stem: str) -> list[Path]:
-    """Draw accuracy before and after fine-tuning into STEM.svg and STEM.png, and name them."""
+def draw(
+    trials: Sequence[Trial], title: str, folder: Path, stem: str, positive: Collection[str] = ()
+) -> list[Path]:
+    """Plot accuracy before and after fine-tuning to STEM.svg and STEM.png; return the paths.
+
+    `positive` names the controls that should be as good as the ticket.
+    """
     with canvas() as new_figure:
-        names = list(dict.fromkeys([TICKET, *(trial.check for trial in trials)]))
-        figure = new_figure(2.2 + 1.0 * len(names), 3.6)
-        _fill(figure, trials, names, title)
+        names = dict.fromkeys([TICKET, *(trial.check for trial in trials)])
+        labels = {name: _label(name, name in positive) for name in names}
+        figure = new_figure(2.2 + 1.0 * len(labels), 3.6)
+        _fill(figure, trials, labels, title)
         return save(figure, folder, stem)
 
 
-def _fill(figure: "Figure", trials: Sequence[Trial], names: Sequence[str], title: str) -> None:
-    """Put both measurements of every control side by side: each seed, and the mean of all."""
+def _label(name: str, positive: bool) -> str:
+    label = name.replace("_", "\n").replace(":", ":\n")
+    return f"{label}\n(expected\nthe same)" if positive else label
+
+
+def _fill(figure: "Figure", trials: Sequence[Trial], labels: Mapping[str, str], title: str) -> None:
+    """Plot both accuracies of every control side by side."""
     axes: Axes = figure.subplots()
     for moment, colour in _COLOURS.items():
-        for place, name in enumerate(names):
+        for place, name in enumerate(labels):
             values = [100 * getattr(one, moment) for one in trials if one.check == name]
             if values:
                 label = moment if place == 0 else None
                 _mark(axes, place + _SHIFT[moment], values, colour, label)
-    labels = [name.replace("_", "\n").replace(":", ":\n") for name in names]
-    axes.set_xticks(range(len(names)), labels)
+    axes.set_xticks(range(len(labels)), list(labels.values()))
     axes.set_ylabel("test accuracy, %")
     axes.set_ylim(bottom=0)
     axes.grid(axis="y", alpha=0.3)
@@ -45,7 +55,7 @@ def _fill(figure: "Figure", trials: Sequence[Trial], names: Sequence[str], title
 
 
 def _mark(axes: "Axes", x: float, values: list[float], colour: str, label: str | None) -> None:
-    """Draw the seeds as dots, and their mean with its 95 % interval."""
+    """Plot the seeds as dots, and their mean with its 95 % interval."""
     mean = statistics.fmean(values)
     bars = None
     if len(values) >= LEAST_SEEDS:

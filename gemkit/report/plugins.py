@@ -1,19 +1,19 @@
-"""The plugins that are loaded, what each brings, and those that were refused."""
+"""The loaded plugins, what each contributes, and the refused ones."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from gemkit.plugins import BUILT_IN
-from gemkit.registry import Registry
+from gemkit.plugins.loader import BUILT_IN
+from gemkit.plugins.registry import Registry
 
 
 def plugins_data(registry: Registry) -> dict[str, Any]:
-    """Describe every plugin, gemkit's own first, and what is wrong with others."""
-    brought: dict[tuple[str, str], dict[str, list[str]]] = {}
+    """Describe every plugin, built-in ones first, and why others were refused."""
+    contributed: dict[tuple[str, str], dict[str, list[str]]] = {}
     named = {"pruners": registry.pruners, "presets": registry.presets}
     for kind, entries in {**registry.parts, **named}.items():
         for name, entry in entries.items():
-            own = brought.setdefault((entry.plugin, entry.distribution), {})
+            own = contributed.setdefault((entry.plugin, entry.distribution), {})
             own.setdefault(kind, []).append(name)
     listed = [
         {
@@ -22,7 +22,7 @@ def plugins_data(registry: Registry) -> dict[str, Any]:
             "built_in": plugin in BUILT_IN,
             "brings": things,
         }
-        for (plugin, distribution), things in brought.items()
+        for (plugin, distribution), things in contributed.items()
     ]
     return {
         "plugins": sorted(listed, key=lambda one: not one["built_in"]),
@@ -35,7 +35,7 @@ def plugins_data(registry: Registry) -> dict[str, Any]:
 
 
 def plugins_text(data: Mapping[str, Any]) -> str:
-    """Sum up gemkit's own contribution, and spell out everybody else's."""
+    """Return the plugins as text: a count for the built-in ones, a list for each other one."""
     own = [
         things for one in data["plugins"] if one["built_in"] for things in one["brings"].values()
     ]

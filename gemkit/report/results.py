@@ -1,4 +1,4 @@
-"""The outcome of a run, for people."""
+"""The result of a run as text."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from gemkit.report.tables import facts, percent
 
 
 def result_text(result: Mapping[str, Any], next_command: str) -> str:
-    """Word a run's result: how much is kept, how good it is, where it lies, what to try next."""
+    """Return density, accuracy, time and files of a run, and a command to try next."""
     kept, alive, prunable = result["kept"], result["alive"], result["prunable"]
     rows = {
         "density": f"{result['density']:.4f}: {kept:,} of {prunable:,} weights kept, "

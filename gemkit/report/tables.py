@@ -8,14 +8,14 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 
-from gemkit.ticket import Layer, Ticket
-from gemkit.wording import escaped
+from gemkit.core.text import escaped
+from gemkit.tickets.ticket import Layer, Ticket
 
 _WIDEST = 100
 
 
 def layer_table(ticket: Ticket) -> str:
-    """Show what is kept of every layer, and of all of them together."""
+    """Return a table of what each layer keeps, and of the total."""
     rows = [_layer_row(layer) for layer in ticket.layers]
     everything = ("all", "", f"{ticket.kept:,}", f"{ticket.prunable:,}", f"{ticket.density:.4f}")
     return text_table(
@@ -30,13 +30,13 @@ def _layer_row(layer: Layer) -> tuple[str, ...]:
 
 
 def facts(rows: Mapping[str, str]) -> str:
-    """Show names and what they stand for, in two columns."""
+    """Return names and values in two columns."""
     width = max(map(len, rows))
     return "\n".join(f"{name:<{width}}  {escaped(value)}" for name, value in rows.items())
 
 
 def percent(fraction: float) -> str:
-    """Write a fraction as a percentage."""
+    """Return a fraction as a percentage."""
     return f"{100 * fraction:.1f} %"
 
 
@@ -47,7 +47,7 @@ def text_table(
     numbers: Sequence[int] = (),
     indent: int = 0,
 ) -> str:
-    """Lay out a table without lines; `numbers` are the columns to align right."""
+    """Return a table without lines; the columns `numbers` are aligned right."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=any(header))
     for place, title in enumerate(header):
         table.add_column(
@@ -62,5 +62,5 @@ def text_table(
 
 
 def _width() -> int:
-    """Return how wide text may be: as the terminal is, within reason."""
+    """Return the width of the terminal, at least 60 and at most 100."""
     return max(60, min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns))

@@ -1,10 +1,10 @@
-"""A ticket, for people and for machines."""
+"""A ticket as data and as text."""
 
 from typing import Any
 
+from gemkit.core.text import number_of
 from gemkit.report.tables import facts, layer_table
-from gemkit.ticket import Ticket
-from gemkit.wording import number_of
+from gemkit.tickets.ticket import Ticket
 
 
 def ticket_data(ticket: Ticket) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def ticket_data(ticket: Ticket) -> dict[str, Any]:
 
 
 def ticket_text(ticket: Ticket) -> str:
-    """Show the ticket: in one line, in a few facts, and layer by layer."""
+    """Return a ticket as text: a summary, its origin, and a table of layers."""
     info = ticket.info
     parts = [
         f"{role} {spec['name']}"
@@ -45,9 +45,9 @@ def ticket_text(ticket: Ticket) -> str:
 
 
 def _spec_text(spec: dict[str, Any] | None) -> str:
-    """Write a part as `name (field value, …)`."""
+    """Return a part as `name (field value, …)`."""
     if spec is None:
-        return "not said"
+        return "not recorded"
     fields = ", ".join(f"{name} {value}" for name, value in spec.items() if name != "name")
     name = str(spec.get("name", ""))
     return f"{name} ({fields})" if name and fields else name or fields

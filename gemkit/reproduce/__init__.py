@@ -1,1 +1,1 @@
-"""The paper's tables, run again: the presets that make one, how it is scaled, what comes of it."""
+"""The paper's tables: their presets, how they are scaled, their results and figures."""

@@ -1,23 +1,24 @@
-"""Our figures beside the paper's, as a Markdown table with the differences of protocol below it."""
+"""Our results beside the paper's: a Markdown table, and the differences of protocol."""
 
 from collections.abc import Iterator, Sequence
 
-from gemkit.report.ledger import mean_and_spread
 from gemkit.reproduce.results import Results
 from gemkit.reproduce.scale import Scale
 from gemkit.reproduce.table import Table
+from gemkit.study.store import mean_and_spread
 
 NOTHING = "–"
 
 
 def comparison(table: Table, results: Sequence[Results], scale: Scale) -> str:
-    """Lay out the table; numbers in parentheses are the paper's."""
+    """Return the table; numbers in parentheses are the paper's."""
     checks = list(dict.fromkeys(check for one in results for check in one.line.checks))
-    head = ["method", "density asked", "kept", "before", "after", *checks, "search epochs", "seeds"]
+    head = ["method", "target density", "actual density", "before", "after", *checks]
+    head += ["search epochs", "seeds"]
     lines = [head, ["---"] * len(head), *(_cells(one, checks) for one in results)]
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    told = "\n".join(f"* {sentence}" for sentence in differences(table, results, scale))
-    return f"{text}\n\n{_LEGEND}\n\nProtocol, where it differs from the paper's:\n\n{told}"
+    protocol = "\n".join(f"* {sentence}" for sentence in differences(table, results, scale))
+    return f"{text}\n\n{_LEGEND}\n\nDifferences from the paper's protocol:\n\n{protocol}"
 
 
 _LEGEND = (
@@ -29,7 +30,7 @@ _LEGEND = (
 
 def _cells(one: Results, checks: Sequence[str]) -> list[str]:
     paper = one.line.paper
-    asked = f"{one.preset.density:g}"
+    target = f"{one.preset.density:g}"
     seeds = str(len(one.rows)) + (f", {one.collapsed} collapsed" if one.collapsed else "")
     if not one.rows:
         ours = [NOTHING] * (4 + len(checks))
@@ -44,7 +45,7 @@ def _cells(one: Results, checks: Sequence[str]) -> list[str]:
         ]
     theirs = [None, paper.before, paper.after, *map(paper.checks.get, checks), paper.epochs]
     cells = [_beside(mine, other) for mine, other in zip(ours, theirs, strict=True)]
-    return [one.line.method, asked, *cells, seeds]
+    return [one.line.method, target, *cells, seeds]
 
 
 def _spread(values: Sequence[float]) -> str:
@@ -56,12 +57,12 @@ def _beside(ours: str, paper: float | None) -> str:
 
 
 def differences(table: Table, results: Sequence[Results], scale: Scale) -> Iterator[str]:
-    """Say in sentences how the runs differ from the paper's."""
+    """Yield sentences on how the runs differ from the paper's."""
     yield from table.differences
     if scale.time != 1:
         yield (
             f"scale {scale.time:g}: this fraction of the epochs, of the periods between freezes "
-            "and of the training images; learning rates of scores are those of shorter searches"
+            "and of the training images; scores learn at the default rate for the shorter search"
         )
     if scale.width != 1:
         yield f"width {scale.width:g}: this fraction of the channels"

@@ -1,6 +1,6 @@
-"""The figures of a table: the same results give the same bytes.
+"""The figures of a table; equal results give equal bytes.
 
-Methods differ in colour and in shape, so that the figures can be read in print without colour.
+Methods differ in colour and in marker, so that the figures can be read without colour.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gemkit.report.canvas import canvas, save
+from gemkit.report.plots import canvas, save
 from gemkit.reproduce.results import Results
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _MARKERS = "os^Dvpx"
 _LINES = ("-", "--", ":", "-.")
-_MOMENTS = {"before": "before fine-tuning", "after": "after fine-tuning"}
+_STAGES = {"before": "before fine-tuning", "after": "after fine-tuning"}
 _LOWEST = 1e-4
-"""Where the axis of layer densities ends; a layer without weights has no bar."""
+"""The lower end of the axis of layer densities; a layer without weights has no bar."""
 
 
 CAPTIONS = {
@@ -37,7 +37,7 @@ CAPTIONS = {
 
 
 def draw_figures(results: Sequence[Results], folder: Path, stem: str) -> list[Path]:
-    """Draw what the results are enough for, and name the files."""
+    """Draw the figures that the results suffice for, and return their files."""
     known = [one for one in results if one.rows]
     sparse = [one for one in known if one.preset.density < 1]
     checked = [one for one in sparse if one.line.checks]
@@ -54,13 +54,13 @@ def draw_figures(results: Sequence[Results], folder: Path, stem: str) -> list[Pa
             if subjects:
                 folder.mkdir(parents=True, exist_ok=True)
                 figure = new_figure(width, height)
-                fill(figure, subjects, _looks(known))
+                fill(figure, subjects, _styles(known))
                 files += save(figure, folder, f"{stem}-{name}", origin(results))
     return files
 
 
 def links(files: Iterable[Path], page: Path) -> str:
-    """Show figures on a page, each with its caption."""
+    """Return Markdown for figures on a page, each with its caption."""
     lines = []
     for file in files:
         if file.suffix == ".svg":
@@ -71,16 +71,16 @@ def links(files: Iterable[Path], page: Path) -> str:
 
 
 def origin(results: Sequence[Results]) -> str:
-    """Name the rows that figures are drawn from, so that it can be seen when they are outdated."""
+    """Return a hash of the rows, stored in the figures to detect outdated ones."""
     rows = json.dumps([one.rows for one in results], sort_keys=True)
     return f"rows sha256:{hashlib.sha256(rows.encode()).hexdigest()}"
 
 
-Looks = dict[str, dict[str, Any]]
+Styles = dict[str, dict[str, Any]]
 
 
-def _looks(results: Sequence[Results]) -> Looks:
-    """Give every method a colour and a marker."""
+def _styles(results: Sequence[Results]) -> Styles:
+    """Return a colour and a marker for each method."""
     methods = dict.fromkeys(one.line.method for one in results)
     marks = zip(methods, cycle(_COLOURS), cycle(_MARKERS), strict=False)
     return {name: {"color": colour, "marker": marker} for name, colour, marker in marks}
@@ -93,7 +93,7 @@ def _percent(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _by_method(results: Sequence[Results]) -> Iterator[tuple[str, list[Results]]]:
-    """Yield the rows of every method, from sparse to dense."""
+    """Yield the results of each method, from sparse to dense."""
     for name in dict.fromkeys(one.line.method for one in results):
         own = [one for one in results if one.line.method == name]
         yield name, sorted(own, key=lambda one: one.kept)
@@ -103,28 +103,28 @@ def _densities(results: Sequence[Results]) -> list[float]:
     return sorted({one.preset.density for one in results if one.preset.density < 1}, reverse=True)
 
 
-def _accuracy(figure: "Figure", results: Sequence[Results], looks: Looks) -> None:
-    """Accuracy against density, before and after fine-tuning; a dense network is a level."""
+def _accuracy(figure: "Figure", results: Sequence[Results], styles: Styles) -> None:
+    """Plot accuracy against density, before and after fine-tuning; dense is a horizontal line."""
     panels = figure.subplots(1, 2, sharey=True)
-    for axes, (moment, title) in zip(panels, _MOMENTS.items(), strict=True):
+    for axes, (stage, title) in zip(panels, _STAGES.items(), strict=True):
         for name, own in _by_method(results):
             means, spreads = zip(
-                *(_percent([row[moment] for row in one.rows]) for one in own), strict=True
+                *(_percent([row[stage] for row in one.rows]) for one in own), strict=True
             )
             if own[0].kept == 1:
-                if moment == "after":
-                    axes.axhline(means[0], color=looks[name]["color"], ls=":", label=name)
+                if stage == "after":
+                    axes.axhline(means[0], color=styles[name]["color"], ls=":", label=name)
                 continue
             x = [100 * one.kept for one in own]
-            axes.errorbar(x, means, yerr=spreads, capsize=2, label=name, **looks[name])
+            axes.errorbar(x, means, yerr=spreads, capsize=2, label=name, **styles[name])
         _density_axis(axes, results)
         axes.set_title(title, loc="left")
     panels[0].set_ylabel("test accuracy, %")
     _legend(figure, panels[1])
 
 
-def _sanity(figure: "Figure", results: Sequence[Results], looks: Looks) -> None:
-    """Tickets and their controls after fine-tuning, a panel for every method."""
+def _sanity(figure: "Figure", results: Sequence[Results], styles: Styles) -> None:
+    """Plot tickets and their controls after fine-tuning, one panel for each method."""
     groups = list(_by_method(results))
     panels = figure.subplots(1, len(groups), sharey=True, squeeze=False)[0]
     for axes, (name, own) in zip(panels, groups, strict=True):
@@ -151,8 +151,8 @@ def _accuracies(one: Results, subject: str) -> list[float]:
     return [row["after"] for row in one.rows] if subject == "ticket" else one.controls(subject)
 
 
-def _layers(figure: "Figure", results: Sequence[Results], looks: Looks) -> None:
-    """What every layer keeps, from input to output: a row for a method, a column for a density."""
+def _layers(figure: "Figure", results: Sequence[Results], styles: Styles) -> None:
+    """Plot the density of each layer: one row for a method, one column for a target density."""
     groups, densities = list(_by_method(results)), _densities(results)
     panels = figure.subplots(len(groups), len(densities), sharex=True, sharey=True, squeeze=False)
     for row, (name, own) in zip(panels, groups, strict=True):
@@ -164,31 +164,31 @@ def _layers(figure: "Figure", results: Sequence[Results], looks: Looks) -> None:
             axes.grid(axis="y", alpha=0.3)
             for one in (one for one in own if one.preset.density == density):
                 shares = _layer_shares(one)
-                axes.bar(range(1, 1 + len(shares)), shares, color=looks[name]["color"])
+                axes.bar(range(1, 1 + len(shares)), shares, color=styles[name]["color"])
     for axes, density in zip(panels[0], densities, strict=True):
-        axes.set_title(f"density {100 * density:g} % asked", loc="left")
+        axes.set_title(f"target density {100 * density:g} %", loc="left")
     for axes in panels[-1]:
         axes.set_xlabel("layer")
     figure.supylabel("weights kept, %")
 
 
 def _layer_shares(one: Results) -> list[float]:
-    """Return the percentage that every layer keeps, the mean over seeds."""
+    """Return the percentage that each layer keeps, as the mean over seeds."""
     layers = zip(*(row["layers"] for row in one.rows), strict=True)
     return [
         100 * statistics.fmean(kept / prunable for _, kept, prunable in same) for same in layers
     ]
 
 
-def _convergence(figure: "Figure", results: Sequence[Results], looks: Looks) -> None:
-    """Validation accuracy over search and fine-tuning, a panel for every density."""
+def _convergence(figure: "Figure", results: Sequence[Results], styles: Styles) -> None:
+    """Plot validation accuracy over search and fine-tuning, one panel for each density."""
     densities = _densities(results) or [1.0]
     longest = max(len(row["curves"]["search"]) for one in results for row in one.rows)
     panels = figure.subplots(1, len(densities), sharey=True, squeeze=False)[0]
     for axes, density in zip(panels, densities, strict=True):
         for one in results:
             if one.preset.density in (density, 1.0):
-                _curve(axes, one, longest, looks)
+                _curve(axes, one, longest, styles)
         axes.axvline(longest, color="0.5", lw=0.8)
         axes.set_title(f"density {100 * density:g} %", loc="left")
         axes.set_xlabel("epochs: search | fine-tuning")
@@ -197,8 +197,8 @@ def _convergence(figure: "Figure", results: Sequence[Results], looks: Looks) -> 
     _legend(figure, panels[0])
 
 
-def _curve(axes: "Axes", one: Results, longest: int, looks: Looks) -> None:
-    """Draw the mean over seeds; who does not search begins with fine-tuning."""
+def _curve(axes: "Axes", one: Results, longest: int, styles: Styles) -> None:
+    """Plot the mean over seeds; methods without a search start with fine-tuning."""
     for phase in ("search", "finetune"):
         curves = [row["curves"][phase] for row in one.rows]
         means = [
@@ -207,20 +207,20 @@ def _curve(axes: "Axes", one: Results, longest: int, looks: Looks) -> None:
         start = longest if phase == "finetune" else longest - len(means)
         x = range(start + 1, start + 1 + len(means))
         label = one.line.method if phase == "finetune" else None
-        style = {**looks[one.line.method], "markevery": 4, "markersize": 4, "lw": 1.2}
+        style = {**styles[one.line.method], "markevery": 4, "markersize": 4, "lw": 1.2}
         axes.plot(x, means, label=label, **style)
 
 
-def _scatter(figure: "Figure", results: Sequence[Results], looks: Looks) -> None:
-    """Accuracy after fine-tuning against that before, every seed; open marks are the sparsest."""
+def _scatter(figure: "Figure", results: Sequence[Results], styles: Styles) -> None:
+    """Plot accuracy after against before fine-tuning, every seed; open marks are sparsest."""
     axes = figure.subplots()
     sparsest = min(_densities(results))
     for name, own in _by_method(results):
         for one in own:
-            inside = "none" if one.preset.density == sparsest else looks[name]["color"]
-            x, y = ([100 * row[moment] for row in one.rows] for moment in _MOMENTS)
+            inside = "none" if one.preset.density == sparsest else styles[name]["color"]
+            x, y = ([100 * row[stage] for row in one.rows] for stage in _STAGES)
             label = name if one is own[-1] else None
-            axes.plot(x, y, ls="", markerfacecolor=inside, label=label, **looks[name])
+            axes.plot(x, y, ls="", markerfacecolor=inside, label=label, **styles[name])
     least = min(*axes.get_xlim(), *axes.get_ylim())
     most = max(*axes.get_xlim(), *axes.get_ylim())
     axes.plot([least, most], [least, most], color="0.6", lw=0.8, zorder=0)
@@ -231,17 +231,17 @@ def _scatter(figure: "Figure", results: Sequence[Results], looks: Looks) -> None
 
 
 def _density_axis(axes: "Axes", results: Sequence[Results]) -> None:
-    """Mark the densities that were asked for; what is kept may be less."""
-    asked = _densities(results)
+    """Set up a density axis with ticks at the target densities."""
+    targets = _densities(results)
     axes.set_xscale("log")
-    axes.set_xticks([100 * one for one in asked], [f"{100 * one:g}" for one in asked])
+    axes.set_xticks([100 * one for one in targets], [f"{100 * one:g}" for one in targets])
     axes.minorticks_off()
     axes.set_xlabel("weights kept, %")
     axes.grid(alpha=0.3)
 
 
 def _legend(figure: "Figure", axes: "Axes") -> None:
-    """Put the names of one panel beside the figure, each once."""
+    """Add the legend of one panel beside the figure, each label once."""
     handles, labels = axes.get_legend_handles_labels()
     once = dict(zip(labels, handles, strict=True))
     figure.legend(list(once.values()), list(once), frameon=False, loc="outside right upper")

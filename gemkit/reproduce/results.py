@@ -1,21 +1,21 @@
-"""What is known of a table: the results of every row, ready to be laid out and drawn."""
+"""The results of every row of a table, from the ledger."""
 
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gemkit.preset import Preset
-from gemkit.registry import Registry
-from gemkit.report.ledger import Ledger, Row
+from gemkit.plugins.registry import Registry
+from gemkit.presets.preset import Preset
 from gemkit.reproduce.scale import Scale
 from gemkit.reproduce.table import Line, Table, run_of
+from gemkit.study.store import Ledger, Row
 
 
 @dataclass(frozen=True)
 class Results:
-    """One row of a table: what it says, what was run for it, and the results, one for a seed.
+    """One row of a table, its preset, and its results, one for each seed.
 
-    `rows` are the runs that ended with a ticket; `collapsed` counts the others.
+    `rows` are the runs with a ticket; `collapsed` counts the others.
     """
 
     line: Line
@@ -25,7 +25,7 @@ class Results:
 
     @property
     def kept(self) -> float:
-        """The mean density of its tickets."""
+        """The actual density, as the mean over its tickets."""
         return statistics.fmean(row["kept"] / row["prunable"] for row in self.rows)
 
     def controls(self, check: str) -> list[float]:

@@ -1,17 +1,17 @@
-"""Scaling a preset down, so that its table fits a smaller machine; all that changes is told."""
+"""Scale a preset down, so that its table fits a smaller machine."""
 
 import math
 from typing import Any, NamedTuple
 
-from gemkit.errors import OptionError
-from gemkit.parts import LearnedScores
-from gemkit.plan import Plan
-from gemkit.preset import Preset, joined, preset_from
-from gemkit.recipe import Recipe
-from gemkit.registry import Registry
+from gemkit.core.errors import OptionError
+from gemkit.parts.recipe import Recipe
+from gemkit.parts.scores import LearnedScores
+from gemkit.plugins.registry import Registry
+from gemkit.presets.preset import Preset, merged, preset_from
+from gemkit.training.plan import Plan
 
 IMAGES = {"cifar10": 50_000, "cifar100": 50_000, "tiny_imagenet": 100_000, "caltech101": 6_941}
-"""Images to train on, validation included; other data sets are always used whole."""
+"""Training images, validation included; other data sets are not reduced."""
 
 LEAST_EPOCHS, LEAST_PERIOD, LEAST_IMAGES, LEAST_WIDTH = 4, 2, 1_000, 4
 
@@ -26,16 +26,16 @@ class Scale(NamedTuple):
 def scaled(preset: Preset, scale: Scale, registry: Registry) -> Preset:
     """Return the preset with fewer epochs, images and channels.
 
-    With the epochs shrink the periods between freezes, to two epochs at least, and the moments that
-    are rewound to; a search lasts whole periods, as 150 epochs are 30 periods of 5, so that the
-    authors' timing leaves scores some time after the last freeze. Learning rates of weights stay.
-    Those of scores are left open where SGD learns them: fewer steps need larger ones, and the
-    search decides them by the number of its steps.
+    The periods between freezes (at least two epochs) and the points to rewind to scale with the
+    epochs. A search lasts a whole number of periods, as 150 epochs are 30 periods of 5, so that the
+    authors' timing leaves scores some time after the last freeze. Learning rates of weights do not
+    change. Those of scores that SGD learns are left open: fewer steps need larger ones, and the
+    search sets them by its number of steps.
     """
     data = preset.to_data()
     if scale.time != 1:
         recipe = preset.made(registry)
-        data = joined(data, _shorter(preset, recipe, scale.time))
+        data = merged(data, _shorter(preset, recipe, scale.time))
         if isinstance(recipe.scores, LearnedScores) and preset.search.optimizer == "sgd":
             data["search"].pop("lr", None)
     if scale.width != 1:
@@ -64,7 +64,7 @@ def _epochs(plan: Plan, time: float) -> int:
 
 
 def _fewer(preset: Preset, time: float) -> dict[str, Any]:
-    """Limit the images, where it is known how many there are."""
+    """Limit the images, if their number is known."""
     own = _table(preset.dataset)
     if own["name"] not in IMAGES:
         return own

@@ -1,4 +1,4 @@
-"""Tables of the paper as data: rows that name presets, and the figures that were published."""
+"""Tables of the paper as data: rows that name presets, and the published accuracies."""
 
 import json
 import tomllib
@@ -7,18 +7,18 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gemkit.errors import UnknownNameError, did_you_mean
-from gemkit.preset import Preset
-from gemkit.registry import Registry
-from gemkit.report.ledger import Row
+from gemkit.core.errors import UnknownNameError, did_you_mean
+from gemkit.plugins.registry import Registry
+from gemkit.presets.preset import Preset
 from gemkit.reproduce.scale import Scale, scaled
+from gemkit.study.store import Row
 
 KEYS = ("setting", "seed", "checks")
-"""What makes one run different from another; runs that tables share are made once."""
+"""The fields that identify a run; a run that several tables share is run once."""
 
 
 class Published(BaseModel):
-    """What the paper prints for a row: accuracies in percent, after fine-tuning if not said."""
+    """The paper's numbers for a row; accuracies are in percent."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -31,11 +31,11 @@ class Published(BaseModel):
 
 
 class Line(BaseModel):
-    """One row of a table: a method, the preset that stands for it, and its controls."""
+    """One row of a table: a method, its preset, and its controls."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    method: str = Field(description="what the row is called")
+    method: str = Field(description="the name of the row")
     preset: str = Field(description="the preset that is run")
     density: float | None = Field(default=None, gt=0, le=1, description="instead of the preset's")
     checks: tuple[str, ...] = Field(default=(), description="sanity checks of its ticket")
@@ -49,14 +49,14 @@ class Table(BaseModel):
 
     title: str = Field(description="one line on what it shows")
     source: str = Field(description="where the paper has it")
-    seeds: int = Field(default=1, ge=1, description="how many seeds to run, if nobody says")
+    seeds: int = Field(default=1, ge=1, description="how many seeds to run by default")
     differences: tuple[str, ...] = Field(
         default=(), description="how its protocol differs from the paper's, even at full scale"
     )
     rows: tuple[Line, ...] = Field(min_length=1)
 
     def settings(self, registry: Registry, scale: Scale) -> list[tuple[Line, Preset]]:
-        """Return what every row runs at this scale."""
+        """Return the preset of every row at this scale."""
         return [(line, scaled(_preset(registry, line), scale, registry)) for line in self.rows]
 
     def runs(self, registry: Registry, scale: Scale, seeds: int) -> Iterator[Row]:
@@ -68,10 +68,10 @@ class Table(BaseModel):
 
 
 def run_of(line: Line, preset: Preset, seed: int) -> Row:
-    """Say in plain data what is run; what only people read is no part of it."""
+    """Return the keys of a run in the ledger, without texts that do not change it."""
     setting = preset.to_data()
-    for told in ("help", "note", "expected"):
-        setting.pop(told, None)
+    for text in ("help", "note", "expected"):
+        setting.pop(text, None)
     return {"setting": setting, "seed": seed, "checks": list(line.checks)}
 
 
@@ -91,7 +91,7 @@ def _table(data: object) -> Table:
 
 
 def table_of(name: str) -> Table:
-    """Look one up."""
+    """Return the table of this name."""
     known = tables()
     if name not in known:
         raise UnknownNameError(f"unknown table '{name}'{did_you_mean(name, known)}")

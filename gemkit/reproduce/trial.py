@@ -1,59 +1,63 @@
-"""One run of a table: search, fine-tuning and controls, measured, with all it takes to judge."""
+"""One run of a table: search, fine-tune and check a ticket, and record the results."""
 
 import time
 from pathlib import Path
 from typing import Any
 
-from gemkit.checks import TICKET, Unmade, trials
-from gemkit.errors import CollapseError
-from gemkit.events import EpochEnded, Event
-from gemkit.plugins import load_plugins
-from gemkit.preset import preset_from
-from gemkit.report.host import host
-from gemkit.report.ledger import Row
+from gemkit.core.errors import CollapseError
+from gemkit.core.events import EpochEnded, Event
+from gemkit.plugins.loader import load_plugins
+from gemkit.presets.preset import preset_from
 from gemkit.reproduce.table import KEYS
-from gemkit.runs.bench import set_up
-from gemkit.runs.checking import lab_of, make_checks
-from gemkit.runs.job import Job, job_of
-from gemkit.ticket import Ticket
-from gemkit.training import make_fabric
+from gemkit.runs.checking import make_checks, run_context
+from gemkit.runs.machine import host
+from gemkit.runs.resolved import ResolvedRun, resolve
+from gemkit.runs.setup import set_up
+from gemkit.sanity.trials import TICKET, Measured, Unmade, trials
+from gemkit.study.store import Row
+from gemkit.tickets.ticket import Ticket
+from gemkit.training.device import make_fabric
 
 
 def measure(run: Row) -> Row:
-    """Carry out what a row of the ledger says, and add what comes of it.
+    """Carry out a run of the ledger, and return its row with the results.
 
-    `run` also says where images and plugins lie, which stays out of the ledger. Layers that lose
-    every weight are counted; a network that keeps no weight at all says so.
+    `run` also has the paths of data and plugins, which are not recorded. Layers that lose every
+    weight are counted; for a network that loses every weight the row has `collapse`.
     """
     registry = load_plugins(files=[Path(file) for file in run["plugins"]])
     setting = run["setting"] | {"help": "a run", "seed": run["seed"]}
-    job = job_of(registry, preset_from("setting", setting))
+    resolved = resolve(registry, preset_from("setting", setting))
     folder = run["data_dir"] and Path(run["data_dir"])
-    fabric = make_fabric(job.runtime)
-    bench = set_up(job.model, job.dataset, job.seed, job.runtime, fabric, data_dir=folder)
-    job, curves = job.decided(bench.data), Curves()
-    lab = lab_of(job, bench, registry, [curves]).never_stopping()
-    told = {key: run[key] for key in KEYS} | _about(job, str(fabric.device))
+    fabric = make_fabric(resolved.runtime)
+    setup = set_up(
+        resolved.model, resolved.dataset, resolved.seed, resolved.runtime, fabric, data_dir=folder
+    )
+    resolved, curves = resolved.with_learning_rates(setup.data), Curves()
+    context = run_context(resolved, setup, registry, [curves]).tolerating_collapse()
+    row = {key: run[key] for key in KEYS} | _about(resolved, str(fabric.device))
     began, started = time.perf_counter(), time.process_time()
     try:
-        ticket = lab.search()
+        ticket = context.search()
     except CollapseError as error:
-        return told | {"collapse": str(error)}
+        return row | {"collapse": str(error)}
     found: Row = _kept(ticket) | {
         "cpu_seconds_search": round(time.process_time() - started, 3),
         "controls": {},
         "unmade": {},
     }
     checks = make_checks(registry, run["checks"])
-    for trial in trials(ticket, checks, [job.seed], lab, job.finetune):
+    for trial in trials(ticket, checks, [resolved.seed], context):
         if isinstance(trial, Unmade):
             found["unmade"][trial.check] = trial.reason
+        elif isinstance(trial, Measured):
+            found.setdefault("measurements", {})[trial.check] = trial.numbers
         elif trial.check == TICKET:
-            found |= {"before": trial.before, "after": trial.after, "curves": curves.told()}
+            found |= {"before": trial.before, "after": trial.after, "curves": curves.data()}
         else:
             found["controls"][trial.check] = {"before": trial.before, "after": trial.after}
     return (
-        told
+        row
         | found
         | {
             "cpu_seconds": round(time.process_time() - started, 3),
@@ -63,17 +67,17 @@ def measure(run: Row) -> Row:
 
 
 class Curves:
-    """Hears how validation accuracy and density develop, epoch by epoch."""
+    """Record validation accuracy and density after every epoch."""
 
     def __init__(self) -> None:
         self.epochs: list[EpochEnded] = []
 
     def __call__(self, event: Event) -> None:
-        """Note the end of an epoch."""
+        """Record the end of an epoch."""
         if isinstance(event, EpochEnded):
             self.epochs.append(event)
 
-    def told(self) -> dict[str, list[list[float]]]:
+    def data(self) -> dict[str, list[list[float]]]:
         """Return (accuracy, density) after every epoch of both phases."""
         return {
             phase: [
@@ -85,9 +89,9 @@ class Curves:
         }
 
 
-def _about(job: Job, device: str) -> dict[str, Any]:
-    """Say what was run, every default written out, on which machine."""
-    known = job.to_data()
+def _about(resolved: ResolvedRun, device: str) -> dict[str, Any]:
+    """Return the configuration, with every default written out, the versions and the machine."""
+    known = resolved.to_data()
     return {
         "recipe": known["recipe"],
         "model": known["model"],
@@ -99,7 +103,7 @@ def _about(job: Job, device: str) -> dict[str, Any]:
 
 
 def _kept(ticket: Ticket) -> dict[str, Any]:
-    """Say what the ticket keeps, and what the search took."""
+    """Return what the ticket keeps of each layer, and the epochs of the search."""
     return {
         "kept": ticket.kept,
         "prunable": ticket.prunable,

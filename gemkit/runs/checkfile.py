@@ -1,4 +1,4 @@
-"""checks.json: what was measured and how, so that more seeds and checks can be added later."""
+"""checks.json: all results and their settings; more seeds and checks can be added later."""
 
 import json
 import os
@@ -11,115 +11,148 @@ from typing import Any
 import torch
 from pydantic import BaseModel, ConfigDict, JsonValue
 
-from gemkit import rundir
-from gemkit.checks import TICKET, Trial, Unmade
+from gemkit.core.atomic_io import read
+from gemkit.core.errors import CheckError, OptionError
 from gemkit.data.fingerprint import Fingerprint, check_same
-from gemkit.errors import CheckError, OptionError
-from gemkit.files import read
-from gemkit.lab import Lab
+from gemkit.data.part import DatasetPart
 from gemkit.models.custom import model_data
-from gemkit.parts import DatasetPart, ModelPart, SanityCheck
-from gemkit.plan import Plan
-from gemkit.provenance import versions_of
-from gemkit.recipe import part_data
-from gemkit.registry import Registry
-from gemkit.report.verdicts import CONFIDENCE, verdicts
-from gemkit.ticket import Ticket
+from gemkit.models.part import ModelPart
+from gemkit.parts.lookup import Lookup
+from gemkit.parts.recipe import part_data
+from gemkit.plugins.provenance import versions_of
+from gemkit.runs import directory as rundir
+from gemkit.runs.config import differences
+from gemkit.sanity.check import Expected, SanityCheck
+from gemkit.sanity.context import CheckContext
+from gemkit.sanity.trials import TICKET, Check, Measured, Result, Trial, Unmade
+from gemkit.sanity.verdicts import CONFIDENCE, summaries, verdicts
+from gemkit.tickets.ticket import Ticket
 
 NAME = "checks.json"
 
 
-class _Known(BaseModel):
-    """What is read back from a file; verdicts and the like are made anew."""
+class _Saved(BaseModel):
+    """The part of a file that is read back; verdicts are computed again."""
 
     model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
 
     setting: dict[str, JsonValue]
     checks: dict[str, dict[str, JsonValue]]
     trials: list[Trial]
+    measurements: list[Measured] = []  # older files have none
     unmade: list[Unmade] = []
     data: Fingerprint | None = None
 
 
 @dataclass(frozen=True)
 class CheckFile:
-    """The trials of one ticket, all fine-tuned by one plan; `setting` tells which and how."""
+    """Trials and measurements of one ticket, all with one plan; `setting` records both."""
 
     setting: Mapping[str, Any]
     checks: Mapping[str, Mapping[str, Any]]
     trials: tuple[Trial, ...]
     path: Path
+    measurements: tuple[Measured, ...] = ()
     unmade: tuple[Unmade, ...] = ()
     data: Fingerprint | None = None
 
     @classmethod
-    def about(
-        cls, ticket: Ticket, plan: Plan, lab: Lab, model: ModelPart, dataset: DatasetPart
+    def new(
+        cls,
+        ticket: Ticket,
+        context: CheckContext,
+        model: ModelPart,
+        dataset: DatasetPart,
     ) -> "CheckFile":
-        """Begin a file for a ticket, a plan of fine-tuning, and a network and data."""
-        plugins = versions_of([*lab.recipe.parts().values(), model, dataset], lab.registry)
+        """Start a file for a ticket, a network and data."""
+        plugins = versions_of([*context.recipe.parts().values(), model, dataset], context.registry)
         setting = {
             "ticket": ticket.digest(),
-            "finetune": plan.model_dump(mode="json"),
+            "finetune": context.finetune_plan.model_dump(mode="json"),
             "model": model_data(model),
             "dataset": part_data(dataset),
-            "device": lab.fabric.device.type if lab.fabric else lab.runtime.device,
-            "precision": lab.runtime.precision,
+            "device": context.fabric.device.type if context.fabric else context.runtime.device,
+            "precision": context.runtime.precision,
             "versions": {"gemkit": version("gemkit"), "torch": torch.__version__, **plugins},
         }
-        return cls(setting, {}, (), Path(NAME), data=lab.data.fingerprint)
+        return cls(setting, {}, (), Path(NAME), data=context.data.fingerprint)
 
-    def continued(self, folder: Path, *, force: bool) -> "CheckFile":
-        """Go on with the file in a folder; one that was made another way is kept unless forced."""
+    def resumed(self, folder: Path, *, force: bool) -> "CheckFile":
+        """Read the file in a folder; one with other settings is refused unless `force` is set."""
         path = folder / NAME
         if force or not os.path.lexists(path):
-            _make(folder)
+            _create(folder)
             return replace(self, path=path)
         way_out = "replace it with --force, or give another --out"
         try:
-            known = _Known.model_validate_json(read(path, within=folder))
-            if not {trial.check for trial in known.trials} <= {TICKET, *known.checks}:
-                raise ValueError("trials of checks that are not described")
-        except (OSError, ValueError) as error:  # what is not valid is a ValueError, too
+            saved = _Saved.model_validate_json(read(path, within=folder))
+            results: list[Trial | Measured] = [*saved.trials, *saved.measurements]
+            if not {one.check for one in results} <= {TICKET, *saved.checks}:
+                raise ValueError("results of unknown checks")
+        except (OSError, ValueError) as error:  # pydantic raises ValueError, too
             raise CheckError(f"{path} cannot be read as checks; {way_out}") from error
-        if known.setting != self.setting:
-            other = rundir.differences(known.setting, self.setting)
+        if saved.setting != self.setting:
+            other = differences(saved.setting, self.setting)
             raise CheckError(
-                f"{path} holds checks made another way, which cannot be compared:\n  - "
+                f"{path} holds checks with other settings, which cannot be compared:\n  - "
                 + "\n  - ".join(other)
                 + f"\n{way_out}"
             )
         if self.data is not None:
-            check_same(known.data, self.data, f"{path} was measured on", way_out)
+            check_same(saved.data, self.data, f"{path} was measured on", way_out)
         return replace(
             self,
-            checks=known.checks,
-            trials=tuple(known.trials),
-            unmade=tuple(known.unmade),
+            checks=saved.checks,
+            trials=tuple(saved.trials),
+            measurements=tuple(saved.measurements),
+            unmade=tuple(saved.unmade),
             path=path,
         )
 
-    def asking(self, checks: Mapping[str, SanityCheck], registry: Registry) -> "CheckFile":
-        """Note how these checks are made, and forget trials in which they were made otherwise."""
-        asked = {
-            name: part_data(check) | {"versions": versions_of([check], registry)}
+    def with_checks(self, checks: Mapping[str, Check], registry: Lookup) -> "CheckFile":
+        """Record these checks, and drop results of other fields or versions of them."""
+        given = {
+            name: part_data(check) | {"versions": versions_of([check], registry)} | _expects(check)
             for name, check in checks.items()
         }
-        changed = {name for name in asked if self.checks.get(name, asked[name]) != asked[name]}
+        changed = {name for name in given if self.checks.get(name, given[name]) != given[name]}
         trials = tuple(trial for trial in self.trials if trial.check not in changed)
-        unmade = tuple(one for one in self.unmade if one.check not in asked)  # tried again
-        return replace(self, checks={**self.checks, **asked}, trials=trials, unmade=unmade)
+        measured = tuple(one for one in self.measurements if one.check not in changed)
+        unmade = tuple(one for one in self.unmade if one.check not in given)  # tried again
+        return replace(
+            self,
+            checks={**self.checks, **given},
+            trials=trials,
+            measurements=measured,
+            unmade=unmade,
+        )
 
-    def with_trial(self, trial: Trial | Unmade) -> "CheckFile":
-        """Add a trial, or a control that could not be made."""
-        if isinstance(trial, Unmade):
-            return replace(self, unmade=(*self.unmade, trial))
-        return replace(self, trials=(*self.trials, trial))
+    @property
+    def done(self) -> tuple[Trial | Measured, ...]:
+        """All results that need not be measured again."""
+        return (*self.trials, *self.measurements)
+
+    def with_result(self, result: Result) -> "CheckFile":
+        """Add a result."""
+        if isinstance(result, Unmade):
+            return replace(self, unmade=(*self.unmade, result))
+        if isinstance(result, Measured):
+            return replace(self, measurements=(*self.measurements, result))
+        return replace(self, trials=(*self.trials, result))
+
+    def _expected(self) -> dict[str, Expected]:
+        """Name the positive controls."""
+        return {name: "same" for name, own in self.checks.items() if own.get("expects") == "same"}
 
     def write(self, margin: float) -> dict[str, Any]:
-        """Write everything, with the verdicts so far, and return it."""
+        """Write the file with verdicts and summaries so far, and return its content."""
         order = [TICKET, *self.checks]
-        ordered = sorted(self.trials, key=lambda trial: (trial.seed, order.index(trial.check)))
+
+        def place(one: Trial | Measured) -> tuple[int, int]:
+            return one.seed, order.index(one.check)
+
+        ordered, measured = sorted(self.trials, key=place), sorted(self.measurements, key=place)
+        judged = verdicts(ordered, margin, self._expected())
         data = {
             "setting": self.setting,
             **({} if self.data is None else {"data": self.data.model_dump()}),
@@ -127,17 +160,25 @@ class CheckFile:
             "margin": margin,
             "confidence": CONFIDENCE,
             "trials": [trial.model_dump() for trial in ordered],
+            "measurements": [one.model_dump() for one in measured],
             "unmade": [one.model_dump() for one in self.unmade],
-            "verdicts": [verdict._asdict() for verdict in verdicts(ordered, margin)],
+            "verdicts": [verdict._asdict() for verdict in judged],
+            "summaries": [summary._asdict() for summary in summaries(measured)],
         }
         rundir.write(self.path, json.dumps(data, indent=2, allow_nan=False) + "\n")
         return data
 
 
-def _make(folder: Path) -> None:
+def _expects(check: Check) -> dict[str, str]:
+    """Return what a file says about a positive control; files say nothing about others."""
+    positive = isinstance(check, SanityCheck) and check.expects == "same"
+    return {"expects": "same"} if positive else {}
+
+
+def _create(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OptionError(
-            f"cannot make the folder {folder}: {error.strerror}; choose another with --out"
+            f"cannot create the folder {folder}: {error.strerror}; choose another with --out"
         ) from error

@@ -1,112 +1,138 @@
-"""Sanity checks of a run's ticket, written down trial by trial."""
+"""Sanity checks and measurements of a run's ticket, saved one by one."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
-from gemkit.checks import TICKET, Trial, trials, work
-from gemkit.errors import GemkitError
-from gemkit.lab import Lab
-from gemkit.limits import LARGEST_SEED
-from gemkit.parts import SanityCheck
-from gemkit.phase import Listener
-from gemkit.plan import Plan
-from gemkit.registry import Registry
+from gemkit.core.errors import GemkitError, PluginError
+from gemkit.core.limits import MAX_SEED
+from gemkit.plugins.registry import Registry
 from gemkit.report.picture import draw
-from gemkit.report.verdicts import MARGIN
-from gemkit.rundir import RunDir
-from gemkit.runs.bench import Bench, together
 from gemkit.runs.checkfile import CheckFile
-from gemkit.runs.job import Job
+from gemkit.runs.directory import RunDir
 from gemkit.runs.progress import Progress
-from gemkit.ticket import Ticket
+from gemkit.runs.resolved import ResolvedRun
+from gemkit.runs.setup import Setup, together
+from gemkit.sanity.check import SanityCheck
+from gemkit.sanity.context import CheckContext
+from gemkit.sanity.measurement import Measurement
+from gemkit.sanity.trials import TICKET, Check, Trial, pending, trials
+from gemkit.sanity.verdicts import MARGIN
+from gemkit.tickets.ticket import Ticket
+from gemkit.training.loop import Listener
 
-Checks = Mapping[str, SanityCheck]
+Checks = Mapping[str, Check]
 Fields = Mapping[str, Mapping[str, Any]]
 """Check -> field -> value."""
 
 
-def lab_of(job: Job, bench: Bench, registry: Registry, observers: Sequence[Listener] = ()) -> Lab:
+def run_context(
+    run: ResolvedRun, setup: Setup, registry: Registry, observers: Sequence[Listener] = ()
+) -> CheckContext:
     """Prepare the search of a run, so that it can be done again."""
-    return Lab(
-        recipe=job.recipe,
-        density=job.density,
-        plan=job.search,
-        data=bench.data,
-        build=partial(job.model.build, bench.data.shape, bench.data.classes),
+    return CheckContext(
+        recipe=run.recipe,
+        density=run.density,
+        plan=run.search,
+        data=setup.data,
+        build=partial(run.model.build, setup.data.shape, setup.data.classes),
         registry=registry,
-        seed=job.seed,
-        runtime=job.runtime,
-        fabric=bench.fabric,
+        seed=run.seed,
+        runtime=run.runtime,
+        fabric=setup.fabric,
         observers=observers,
-        on_collapse=job.on_collapse,
+        on_collapse=run.on_collapse,
+        finetune_plan=run.finetune,
     )
 
 
 def check_run(
-    job: Job,
+    run: ResolvedRun,
     run_dir: RunDir,
     result: Mapping[str, Any],
     checks: Checks,
-    lab: Lab,
+    context: CheckContext,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Check the ticket of a run that has just ended; its own accuracies are known already."""
-    ticket = Ticket.load(run_dir.ticket, within=run_dir.path)
+    """Check the ticket of a finished run, whose own accuracies are already known."""
+    fabric = context.fabric
+    shared = run_dir.path if fabric is None else fabric.broadcast(run_dir.path)
+    ticket = Ticket.load(RunDir(shared).ticket, within=shared)
     known = Trial(
         check=TICKET,
-        seed=job.seed,
+        seed=run.seed,
         kept=ticket.kept,
         prunable=ticket.prunable,
         before=result["accuracy_before"],
         after=result["accuracy_after"],
     )
-    made = CheckFile.about(ticket, job.finetune, lab, job.model, job.dataset)
-    with together(lab.fabric):
-        book = made.continued(run_dir.path, force=False)
-    if not any((trial.check, trial.seed) == (TICKET, job.seed) for trial in book.trials):
-        book = book.with_trial(known)
-    seeds = job.settings.check_seeds
-    return carry_out(ticket, checks, seeds, lab, job.finetune, book, MARGIN, progress)
+    new = CheckFile.new(ticket, context, run.model, run.dataset)
+    with together(context.fabric):
+        file = new.resumed(run_dir.path, force=False)
+    if fabric is not None:  # all processes must do the same trials
+        file = replace(fabric.broadcast(file), path=file.path)
+    if not any((trial.check, trial.seed) == (TICKET, run.seed) for trial in file.trials):
+        file = file.with_result(known)
+    seeds = run.settings.check_seeds
+    return run_checks(ticket, checks, seeds, context, file, MARGIN, progress)
 
 
 def make_checks(registry: Registry, names: Iterable[str], fields: Fields | None = None) -> Checks:
-    """Build the parts for these names, each with the fields given for it."""
-    checks = {}
+    """Build the checks and measurements with these names, each with the fields given for it."""
+    checks: dict[str, Check] = {}
     for name in names:
-        part = registry.build("checks", name, (fields or {}).get(name.partition(":")[0]))
-        assert isinstance(part, SanityCheck)
+        short = name.partition(":")[0]
+        part = registry.build(_kind_of(registry, short), name, (fields or {}).get(short))
+        assert isinstance(part, SanityCheck | Measurement)
         checks[name] = part
     return checks
 
 
-def carry_out(
+def _kind_of(registry: Registry, name: str) -> str:
+    """Return the kind of a check or measurement, or of the one whose name is closest."""
+    known = {kind: registry.parts[kind] for kind in ("checks", "measurements")}
+    kinds = [one for one in known if name in known[one] or (one, name) in registry.contested]
+    if len(kinds) > 1:
+        plugins = " and ".join(f"plugin '{known[one][name].plugin}'" for one in kinds)
+        raise PluginError(
+            f"'{name}' is a check and a measurement, of {plugins}; uninstall one of them, or set "
+            "GEMKIT_PLUGINS to a list with only one"
+        )
+    closest = get_close_matches(name, [*known["checks"], *known["measurements"]], n=1)
+    measured = any(one in known["measurements"] for one in closest)
+    return (kinds or ["measurements" if measured else "checks"])[0]
+
+
+def run_checks(
     ticket: Ticket,
     checks: Checks,
     count: int,
-    lab: Lab,
-    plan: Plan,
-    book: CheckFile,
+    context: CheckContext,
+    file: CheckFile,
     margin: float,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Measure what is missing, write it down trial by trial, and judge."""
-    book = book.asking(checks, lab.registry)
-    seeds = [(ticket.info.seed + offset) % (LARGEST_SEED + 1) for offset in range(count)]
-    left = len(work(list(checks), seeds, book.trials))
+    """Measure what is missing, save every result, and judge."""
+    file = file.with_checks(checks, context.registry)
+    seeds = [(ticket.info.seed + offset) % (MAX_SEED + 1) for offset in range(count)]
+    left = len(pending(list(checks), seeds, file.done))
     began = time.perf_counter()
-    for number, trial in enumerate(trials(ticket, checks, seeds, lab, plan, book.trials), 1):
-        book = book.with_trial(trial)
-        book.write(margin)
+    for number, result in enumerate(trials(ticket, checks, seeds, context, file.done), 1):
+        file = file.with_result(result)
+        file.write(margin)
         seconds = (time.perf_counter() - began) / number * (left - number)
-        progress.measured(trial, number, left, seconds)
-    report = book.write(margin)
+        progress.measured(result, number, left, seconds)
+    report = file.write(margin)
     try:
         title = f"{ticket.info.pruner}, density {ticket.info.density_target:g}"
         measured = [Trial(**trial) for trial in report["trials"]]
-        pictures = [str(file) for file in draw(measured, title, book.path.parent, "checks")]
+        positive = [one["check"] for one in report["verdicts"] if one["expects"] == "same"]
+        paths = draw(measured, title, file.path.parent, "checks", positive)
+        pictures = [str(path) for path in paths]
     except GemkitError as error:
         progress.note(str(error))
         pictures = []
-    return report | {"file": str(book.path), "pictures": pictures}
+    return report | {"file": str(file.path), "pictures": pictures}

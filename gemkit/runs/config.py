@@ -1,4 +1,4 @@
-"""The description of a run: plain data, TOML in and out."""
+"""The configuration of a run: plain data, TOML in and out."""
 
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -8,42 +8,41 @@ from typing import TYPE_CHECKING, Any, Self
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from gemkit.bounded import Density, Name, Seed, Spec
-from gemkit.collapse import CollapsePolicy
+from gemkit.core.atomic_io import read
+from gemkit.core.bounded import Density, Name, Seed, Spec
+from gemkit.core.errors import OptionError, did_you_mean
+from gemkit.core.limits import MAX_CONFIG_BYTES
 from gemkit.data.fingerprint import Fingerprint
-from gemkit.errors import OptionError
-from gemkit.files import read
-from gemkit.limits import LARGEST_CONFIG
-from gemkit.options import from_data, report
-from gemkit.plan import Plan, Runtime
-from gemkit.recipe import PART_NAME, ROLES, Recipe
+from gemkit.parts.options import from_data, report
+from gemkit.parts.recipe import PART_NAME, ROLES, TABLES, Recipe
+from gemkit.training.plan import CollapsePolicy, Plan, Runtime
 
 if TYPE_CHECKING:
-    from gemkit.registry import Registry
+    from gemkit.plugins.registry import Registry
 
 PartData = str | Spec
 """A part's name, or a table with its name and fields."""
 
 
 class RunSettings(BaseModel):
-    """How a run is carried out; nothing here changes the ticket, so a resumed run may differ."""
+    """Settings that do not change the ticket; a resumed run may have others."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     data_dir: str | None = Field(default=None, description="where data sets are kept")
     observers: list[str] = Field(default=[], description="observers that listen")
-    checks: list[str] = Field(default=[], description="controls to compare with afterwards")
+    checks: list[str] = Field(default=[], description="controls and measurements of the ticket")
     check_seeds: int = Field(default=5, ge=1, le=10_000, description="seeds to compare over")
     checkpoint_minutes: float = Field(
         default=10.0, ge=0, description="the longest time between two checkpoints"
     )
     plugins: list[str] = Field(
-        default=[], description="plugin files that were given; they are named, never loaded"
+        default=[], description="plugin files that were given; recorded, never loaded"
     )
 
     @property
     def folder(self) -> Path | None:
-        """Where data sets are kept, as a path."""
+        """`data_dir` as a path."""
         return None if self.data_dir is None else Path(self.data_dir)
 
     def to_data(self) -> dict[str, Any]:
@@ -52,11 +51,11 @@ class RunSettings(BaseModel):
 
 
 class RunConfig(BaseModel):
-    """Everything that `gemkit.run` needs to know.
+    """The configuration of a run, for `gemkit.run`.
 
-    Parts are named, or given as tables with a name and fields. A recipe that has a `pruner` of its
-    own is a whole recipe, as `gemkit show` prints it; any other recipe is a table of changes to the
-    registered one that the field `pruner` names.
+    A part is a name, or a table with a name and fields. A `recipe` with a `pruner` of its own is a
+    complete recipe, as `gemkit show` prints it; any other is a table of changes to the recipe of
+    the field `pruner`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -71,13 +70,13 @@ class RunConfig(BaseModel):
     dataset: PartData = Field(default="digits", description="the images, in the same way")
     recipe: Spec = Field(
         default={},
-        description="what differs from the pruner's own recipe: a table for every role, with "
-        "fields, and with a name where it is another part",
+        description="changes to the pruner's own recipe: a table for each role, with fields, and "
+        "with a name if it is another part",
     )
     search: Plan = Field(default=Plan(), description="how the search trains")
     finetune: Plan = Field(
         default=Plan(),
-        description="how fine-tuning trains; as many epochs as the search, unless it says another",
+        description="how fine-tuning trains; by default for as many epochs as the search",
     )
     on_collapse: CollapsePolicy = Field(default="error", description="when a layer is lost")
     seed: Seed = Field(default=0, description="draws weights, scores and data order")
@@ -87,12 +86,29 @@ class RunConfig(BaseModel):
     @field_validator("recipe", mode="before")
     @classmethod
     def _as_data(cls, recipe: object) -> object:
-        """Take a recipe that is made already."""
+        """Accept a `Recipe`."""
         return recipe.to_data() if isinstance(recipe, Recipe) else recipe
+
+    @field_validator("recipe")
+    @classmethod
+    def _known(cls, recipe: dict[str, Any]) -> dict[str, Any]:
+        """Refuse keys that no recipe has; fields of parts are checked when the recipe is made."""
+        for key in recipe:
+            if key not in Recipe.model_fields:
+                raise ValueError(f"a recipe has no '{key}'{did_you_mean(key, Recipe.model_fields)}")
+        return recipe
+
+    @field_validator("recipe", "model", "dataset")
+    @classmethod
+    def _without_none(cls, table: Any) -> Any:  # noqa: ANN401 - a name or a table
+        """Refuse None, which TOML cannot express."""
+        if path := _path_of_none(table):
+            raise ValueError(f"{path} is None, which TOML has no word for; leave it out")
+        return table
 
     @model_validator(mode="after")
     def _one_pruner(self) -> Self:
-        """Refuse a whole recipe beside the name of another pruner."""
+        """Refuse a complete recipe together with the name of another pruner."""
         own = self.recipe.get("pruner", self.pruner)
         if "pruner" in self.model_fields_set and own != self.pruner:
             raise ValueError(f"the recipe is that of pruner {own!r}; leave out {self.pruner!r}")
@@ -100,18 +116,18 @@ class RunConfig(BaseModel):
 
     @property
     def finetuning(self) -> Plan:
-        """How fine-tuning trains, with its epochs decided."""
+        """The plan of fine-tuning, with as many epochs as the search if it sets none."""
         if "epochs" in self.finetune.model_fields_set:
             return self.finetune
         return self.finetune.model_copy(update={"epochs": self.search.epochs})
 
     def replace(self, **changes: Any) -> Self:  # noqa: ANN401 - whatever the fields take
-        """Return the configuration with other values, which are validated."""
+        """Return a copy with other values; they are validated."""
         own = {name: getattr(self, name) for name in self.model_fields_set}
         return type(self).model_validate({**own, **changes})
 
     def parts(self) -> dict[str, Any]:
-        """Return the parts that it puts into the pruner's roles, by name."""
+        """Return the names of the parts that replace those of the pruner, by role."""
         return {
             role: part["name"] if isinstance(part, Mapping) else part
             for role, part in self.recipe.items()
@@ -119,9 +135,10 @@ class RunConfig(BaseModel):
         }
 
     def options(self) -> dict[str, Any]:
-        """Return all fields that it sets, each as `kind.field`; those of the recipe have no kind.
+        """Return all fields that are set, each as `kind.field`; those of the recipe have no kind.
 
-        Kinds are the roles, rewind, model, dataset, search and finetune, as on the command line.
+        Kinds are the roles, rewind, prunable, model, dataset, search and finetune, as on the
+        command line.
         """
         plans = {
             phase: getattr(self, phase).model_dump(mode="json", exclude_unset=True)
@@ -136,10 +153,10 @@ class RunConfig(BaseModel):
         }
 
     def made(self, registry: "Registry") -> Recipe:
-        """Make its recipe."""
+        """Return the recipe."""
         if "pruner" in self.recipe:
             return registry.recipe(self.recipe)
-        own = {key: value for key, value in self.options().items() if of_recipe(key)}
+        own = {key: value for key, value in self.options().items() if is_recipe_field(key)}
         return registry.recipe(self.pruner, parts=self.parts(), options=own)
 
     def to_data(self) -> dict[str, Any]:
@@ -151,12 +168,12 @@ class RunConfig(BaseModel):
         return data
 
     def to_toml(self) -> str:
-        """Return TOML that describes the same run."""
+        """Return the configuration as TOML."""
         return tomli_w.dumps(self.to_data())
 
 
 class RecordedConfig(RunConfig):
-    """What config.toml in a run's folder holds: a whole configuration, and what it was run with."""
+    """config.toml of a run's folder: all fields, and the versions and data it was run with."""
 
     density: Density
     seed: Seed
@@ -172,9 +189,9 @@ class RecordedConfig(RunConfig):
 
 
 def config_from_toml(text: str) -> RunConfig:
-    """Read a configuration as `RunConfig.to_toml` or a run's folder has it.
+    """Parse a configuration from `RunConfig.to_toml` or from a run's folder.
 
-    A file alone runs no code: a network in it is a table, never the address of a function.
+    A file alone runs no code: its network is a table, never the name of a function.
     """
     try:
         data = tomllib.loads(text)
@@ -192,7 +209,7 @@ def config_from_toml(text: str) -> RunConfig:
 def load_config(file: Path | str) -> RunConfig:
     """Read a configuration from a TOML file, for example config.toml in the folder of a run."""
     try:
-        return config_from_toml(read(Path(file), LARGEST_CONFIG).decode())
+        return config_from_toml(read(Path(file), MAX_CONFIG_BYTES).decode())
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(f"{file} cannot be read: {error}") from error
     except OptionError as error:
@@ -200,18 +217,59 @@ def load_config(file: Path | str) -> RunConfig:
 
 
 def name_of(part: str | Mapping[str, Any]) -> str:
-    """Return the name of a part that is given as a name, or as a table with name and fields."""
+    """Return the name of a part, given as a name or as a table."""
     return part if isinstance(part, str) else str(part["name"])
 
 
 def _paths(kind: str, table: object) -> Iterator[tuple[str, Any]]:
-    """Yield `kind.field` and value; what is no table is a field of the recipe, or a part's name."""
+    """Yield `kind.field` and value; anything but a table is a recipe field or a part's name."""
     if isinstance(table, Mapping):
         yield from ((f"{kind}.{field}", value) for field, value in table.items() if field != "name")
     elif kind not in ROLES:
         yield kind, table
 
 
-def of_recipe(path: str) -> bool:
-    """Tell whether a field belongs to the recipe, and so to the pruner."""
-    return path.rpartition(".")[0] in (*ROLES, "rewind", "")
+def _path_of_none(value: object) -> str:
+    """Return where the first None in tables and lists is, or an empty text."""
+    if isinstance(value, Mapping):
+        inner = [(str(key), one) for key, one in value.items()]
+    elif isinstance(value, list):
+        inner = [(str(place), one) for place, one in enumerate(value)]
+    else:
+        return ""
+    found = ((key, None if one is None else _path_of_none(one)) for key, one in inner)
+    return next((f"{key}.{path}" if path else key for key, path in found if path != ""), "")
+
+
+def config_from(data: Mapping[str, Any]) -> RunConfig:
+    """Validate a configuration that is given as a table; plans and recipes may be objects."""
+    plain = {
+        key: value.model_dump(mode="json", exclude_unset=True)
+        if isinstance(value, Plan | Runtime | RunSettings)
+        else value.to_data()
+        if isinstance(value, Recipe)
+        else value
+        for key, value in data.items()
+    }
+    config, problems = from_data(RunConfig, plain, label="", title="a run")
+    if config is None:
+        raise report("this configuration", problems)
+    return config
+
+
+def is_recipe_field(path: str) -> bool:
+    """Return whether a field belongs to the recipe."""
+    return path.rpartition(".")[0] in (*ROLES, *TABLES, "")
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any], path: str = "") -> list[str]:
+    """List the settings in which two configurations differ."""
+    found = []
+    for name in dict.fromkeys([*there, *here]):
+        one, other = there.get(name), here.get(name)
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            found += differences(one, other, f"{path}{name}.")
+        elif one != other:
+            old, new = ("not set" if value is None else repr(value) for value in (one, other))
+            found.append(f"{path}{name} is {old} there and {new} here")
+    return found

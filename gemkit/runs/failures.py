@@ -1,4 +1,4 @@
-"""What can happen to a machine while it computes, in words that help."""
+"""Errors of the machine, as one message: too little memory, a failing disk."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from errno import EDQUOT, ENOSPC
 
 import torch
 
-from gemkit.errors import StorageError, TrainingError
+from gemkit.core.errors import StorageError, TrainingError
 
 _NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")
 _LESS = (
@@ -16,7 +16,7 @@ _LESS = (
 
 
 def lacks_memory(error: Exception) -> bool:
-    """Tell whether an exception says that memory ran out."""
+    """Return whether an exception says that memory ran out."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)
@@ -24,7 +24,7 @@ def lacks_memory(error: Exception) -> bool:
 
 @contextmanager
 def explained(saved: str) -> Iterator[None]:
-    """Turn a lack of memory or a failing disk into one message; `saved` says what is not lost."""
+    """Turn a lack of memory or a failing disk into one message; `saved` says what is kept."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -34,7 +34,9 @@ def explained(saved: str) -> Iterator[None]:
         raise TrainingError(f"there is not enough memory ({reason}); {_LESS}; {saved}") from error
     except OSError as error:
         what = error.filename or "a file"
-        way_out = "make room" if error.errno in (ENOSPC, EDQUOT) else "see to that"
+        way_out = (
+            "make room" if error.errno in (ENOSPC, EDQUOT) else "check the disk and the permissions"
+        )
         raise StorageError(
             f"cannot read or write {what}: {error.strerror or error}; {way_out}; {saved}"
         ) from error

@@ -1,57 +1,57 @@
-"""The ladder of a run: a ticket for every density that its search passes."""
+"""The levels of a run: a ticket for every density that its search passes."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gemkit.events import EpochEnded, Event
-from gemkit.rundir import RunDir
-from gemkit.stateful import State
-from gemkit.ticket import Ticket
+from gemkit.core.events import EpochEnded, Event
+from gemkit.core.state import StateDict
+from gemkit.runs.directory import RunDir
+from gemkit.tickets.ticket import Ticket
 
 
-class Ladder:
-    """Saves every ticket on the way, and hears how good its network becomes.
+class Levels:
+    """Save the ticket of every level, and record the accuracy that its network reaches.
 
-    The accuracy of a rung is that of its own network on the validation images, at the end of the
-    last epoch before the next freeze. What comes after the last freeze of an iterative search is
-    fine-tuning, so its last rung has none. Checkpoints hold the names of files alone, so that a run
-    whose folder was moved finds its rungs.
+    The accuracy of a level is that of its own network on the validation images, at the end of the
+    last epoch before the next freeze. What follows the last freeze of an iterative search is
+    fine-tuning, so the last level has none. Checkpoints hold file names without folders, so that a
+    run finds its levels after its folder was moved.
     """
 
     def __init__(self, run_dir: RunDir, label: Callable[[Ticket], Ticket]) -> None:
         self.run_dir = run_dir
         self.label = label
-        self._rungs: list[dict[str, Any]] = []
+        self._levels: list[dict[str, Any]] = []
 
     @property
-    def rungs(self) -> list[dict[str, Any]]:
-        """What is known of every rung, and where its ticket lies."""
+    def data(self) -> list[dict[str, Any]]:
+        """Density, accuracy and ticket file of every level."""
         folder = self.run_dir.ladder
-        return [{**rung, "ticket": str(folder / rung["ticket"])} for rung in self._rungs]
+        return [{**level, "ticket": str(folder / level["ticket"])} for level in self._levels]
 
     def add(self, ticket: Ticket) -> None:
-        """Save the next ticket."""
-        path = self.run_dir.rung(len(self._rungs) + 1, ticket.density)
+        """Save the ticket of the next level."""
+        path = self.run_dir.level_file(len(self._levels) + 1, ticket.density)
         self.label(ticket).save(path, within=self.run_dir.path)
-        self._rungs.append({"density": ticket.density, "ticket": path.name, "accuracy": None})
+        self._levels.append({"density": ticket.density, "ticket": path.name, "accuracy": None})
 
     def listen(self, event: Event) -> None:
-        """Note the accuracy of the network that trains now."""
-        if self._rungs and isinstance(event, EpochEnded) and event.phase == "search":
-            self._rungs[-1]["accuracy"] = event.accuracy
+        """Record the accuracy of the network that trains at this level."""
+        if self._levels and isinstance(event, EpochEnded) and event.phase == "search":
+            self._levels[-1]["accuracy"] = event.accuracy
 
-    def state(self) -> State:
-        """Tell which rungs there are."""
-        return {"rungs": self._rungs}
+    def state_dict(self) -> StateDict:
+        """Return all levels."""
+        return {"rungs": self._levels}  # the key that older checkpoints have
 
-    def restore_(self, state: State) -> None:
-        """Go on with the rungs of a ladder whose state this is."""
-        self._rungs = [
+    def load_state_dict(self, state: StateDict) -> None:
+        """Continue with the levels in a state."""
+        self._levels = [
             {
-                "density": float(rung["density"]),
-                "ticket": Path(str(rung["ticket"])).name,
-                "accuracy": None if rung["accuracy"] is None else float(rung["accuracy"]),
+                "density": float(level["density"]),
+                "ticket": Path(str(level["ticket"])).name,
+                "accuracy": None if level["accuracy"] is None else float(level["accuracy"]),
             }
-            for rung in state["rungs"]
+            for level in state["rungs"]
         ]

@@ -1,4 +1,4 @@
-"""Networks that only a file asks for: built without weights, and not larger than they may be."""
+"""Networks that only a file names: built without weights, and within bounds."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,28 +9,31 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.nn.parameter import UninitializedParameter
 
-from gemkit.errors import ModelError
-from gemkit.limits import MOST_PIXELS
+from gemkit.core.errors import ModelError
+from gemkit.core.limits import MAX_MODEL_INPUT
+from gemkit.core.tensors import total
 from gemkit.models.blocks import Shape
-from gemkit.parts import ModelPart
+from gemkit.models.part import ModelPart
 from gemkit.runs.failures import lacks_memory
-from gemkit.tensors import total
-from gemkit.ticket import Ticket
+from gemkit.tickets.ticket import Ticket
 
 _SPARE = 2**20
-"""Parameters that a network may have while it is built, beside four times those of the ticket."""
+"""Parameters that a network may have beyond four times the numbers of its ticket."""
 
 
 def network_of(
     ticket: Ticket, model: ModelPart, shape: Shape, classes: int, *, typed: bool
 ) -> nn.Module:
-    """Build the network for a ticket to fill; unless it was typed, the ticket bounds its size."""
+    """Build the network of a ticket, without weights.
+
+    Unless the user typed the network's name, the size of the ticket bounds that of the network.
+    """
     if typed:
         return model.skeleton(shape, classes)
-    if prod(shape) > MOST_PIXELS:
+    if prod(shape) > MAX_MODEL_INPUT:
         raise ModelError(
             f"the ticket is for images of {prod(shape):,} values each, and a network for more than "
-            f"{MOST_PIXELS:,} is built only if you name it with --model"
+            f"{MAX_MODEL_INPUT:,} is built only if you name it with --model"
         )
     own = total(ticket.state)
     too_large = (
@@ -43,10 +46,9 @@ def network_of(
 
 @contextmanager
 def at_most(parameters: int, too_large: str) -> Iterator[None]:
-    """Stop building a network as soon as it has more parameters than these.
+    """Stop building a network when it has more parameters than these; `too_large` is the error.
 
-    `too_large` is the error's message. A parameter is counted before values are drawn for it, so
-    it takes no memory yet.
+    Parameters are counted before their values are drawn, so they take no memory yet.
     """
     count = 0
 

@@ -1,4 +1,4 @@
-"""What a run reports while it works, beside the events of its training."""
+"""What a run reports while it works, besides the events of training."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -6,11 +6,11 @@ from typing import Any
 
 from lightning_fabric import Fabric
 
-from gemkit.checks import Trial, Unmade
-from gemkit.events import Event
-from gemkit.phase import Listener
-from gemkit.runs.job import Job
-from gemkit.ticket import Ticket
+from gemkit.core.events import Event
+from gemkit.runs.resolved import ResolvedRun
+from gemkit.sanity.trials import Result
+from gemkit.tickets.ticket import Ticket
+from gemkit.training.loop import Listener
 
 
 def ignore(event: Event) -> None:
@@ -18,37 +18,37 @@ def ignore(event: Event) -> None:
 
 
 class Progress:
-    """Reports nothing; override what somebody should see. The command line's prints it."""
+    """Report nothing. Override the methods you need; the command line's subclass prints."""
 
-    def starting(self, job: Job) -> None:
+    def starting(self, run: ResolvedRun) -> None:
         """Called once everything is checked, before data are loaded."""
 
-    def started(self, job: Job) -> None:
+    def started(self, run: ResolvedRun) -> None:
         """Called when the folder is ready, before the search."""
 
     def note(self, text: str) -> None:
-        """Called with a sentence that the user should know."""
+        """Called with a note for the user."""
 
     def warn(self, text: str) -> None:
-        """Called with a sentence about something that went wrong without ending the run."""
+        """Called when something went wrong that does not end the run."""
 
     def stopping(self) -> None:
-        """Called from a signal's handler, when the run is going to stop at the next step."""
+        """Called from a signal handler, when the run is about to stop at its next step."""
 
     def found(self, ticket: Ticket, accuracy: float, levels: Sequence[Mapping[str, Any]]) -> None:
-        """Called with the ticket, its test accuracy, and the tickets saved on the way."""
+        """Called with the ticket, its test accuracy, and the levels of an iterative search."""
 
-    def measured(self, trial: Trial | Unmade, number: int, count: int, seconds: float) -> None:
-        """Called after every trial of the checks; `seconds` is an estimate of the time left."""
+    def measured(self, result: Result, number: int, count: int, seconds: float) -> None:
+        """Called after every result of the checks; `seconds` is an estimate of the time left."""
 
     def training(self) -> AbstractContextManager[Listener]:
-        """Return a listener for one phase; it is entered when the phase begins."""
+        """Return a context that yields a listener for one phase."""
         return nullcontext(ignore)
 
     def controls(self) -> Listener:
-        """Return a listener for the many searches and trainings of the checks."""
+        """Return a listener for the searches and fine-tunings of the checks."""
         return ignore
 
     def processes(self, fabric: Fabric) -> AbstractContextManager[object]:
-        """Return a context for the work, entered by every process of the run."""
+        """Return a context that every process of the run enters."""
         return nullcontext()

@@ -1,4 +1,4 @@
-"""`gemkit.run` and `gemkit.resume`: search, measure, fine-tune, measure, compare with controls."""
+"""`gemkit.run` and `gemkit.resume`: search, measure, fine-tune, measure, check."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -8,35 +8,36 @@ from typing import Any
 
 from torch import nn
 
-from gemkit import rundir
-from gemkit.checks import check_fit
 from gemkit.compaction.tracing import traced
+from gemkit.core.errors import DataError, OptionError, StorageError, UnknownNameError
+from gemkit.core.limits import MAX_PARAMETERS
 from gemkit.data.fingerprint import check_same
-from gemkit.environment import environment
-from gemkit.errors import DataError, OptionError, StorageError, UnknownNameError
-from gemkit.limits import MOST_PARAMETERS
 from gemkit.models.blocks import Shape
 from gemkit.models.custom import model_data
-from gemkit.parts import ModelPart, Observer
-from gemkit.phase import Listener
-from gemkit.plugins import load_plugins
-from gemkit.preset import Preset
-from gemkit.registry import Registry
-from gemkit.rundir import RunDir
-from gemkit.runs.bench import Bench, Build, open_fabric, place_for, set_up, together
-from gemkit.runs.checking import lab_of, make_checks
-from gemkit.runs.config import RunConfig
+from gemkit.models.part import ModelPart
+from gemkit.parts.observer import Observer
+from gemkit.plugins.loader import load_plugins
+from gemkit.plugins.registry import Registry
+from gemkit.presets.preset import Preset
+from gemkit.runs import directory as rundir
+from gemkit.runs.checking import make_checks, run_context
+from gemkit.runs.config import RunConfig, config_from, differences
+from gemkit.runs.directory import RunDir
 from gemkit.runs.failures import explained
-from gemkit.runs.job import Job, data_in, job_of, recorded_job
+from gemkit.runs.machine import environment
 from gemkit.runs.networks import at_most
 from gemkit.runs.progress import Progress
+from gemkit.runs.resolved import ResolvedRun, recorded_data, resolve, resolve_recorded
 from gemkit.runs.result import RunResult, result_from
-from gemkit.runs.session import Session
-from gemkit.runs.specs import title_of
+from gemkit.runs.runner import Runner
+from gemkit.runs.setup import Build, Setup, open_fabric, output_folder, set_up, together
+from gemkit.runs.specs import model_argument
+from gemkit.sanity.trials import check_fit
+from gemkit.training.loop import Listener
 
 
 def run(
-    config: RunConfig | str,
+    config: RunConfig | Mapping[str, Any] | str,
     out: Path | str | None = None,
     *,
     model: str | None = None,
@@ -45,28 +46,35 @@ def run(
     registry: Registry | None = None,
     download: bool = False,
 ) -> RunResult:
-    """Search for a ticket, measure it, fine-tune it, measure it again, and make its checks.
+    """Search for a ticket, measure it, fine-tune it, measure it again, and check it.
 
     Args:
-        config: what to run, or the name of a preset such as `"demo/gem_miner"`.
-        out: the folder for its files: new, empty, or with this very run, which is then resumed. By
-            default a new one, named after the run, in `runs`.
-        model: the network once more, as after `--model`, if `config` names it in a table that may
-            come from a file, and it runs code of yours or takes weights from elsewhere.
-        observers: functions called with every event of the run, beside those that it names.
-        progress: what to report to, beside events; nothing by default.
-        registry: the parts to choose from, if not those of the installed plugins; for example
+        config: the run, as a `RunConfig` or a table with its fields, or the name of a preset such
+            as `"demo/gem_miner"`.
+        out: the folder for its files: new, empty, or with the same run, which is then resumed. By
+            default a new folder in `runs`, named after the run.
+        model: the network again, as after `--model`, to confirm one that `config` names in a table
+            and that runs code or loads weights; a table may come from a file.
+        observers: functions called with every event, in addition to those of the configuration.
+        progress: receives everything that is reported besides events.
+        registry: the available parts, if not those of the installed plugins; for example
             `load_plugins(files=["mine.py"])`.
         download: fetch the data set first, unless it is there.
     """
     registry = registry or load_plugins()
     if isinstance(config, str):
         config = registry.preset(config).thing
-    job = job_of(registry, config, model)
+    if isinstance(config, Mapping):
+        config = config_from(config)
+    resolved = resolve(registry, config, model)
+    named = dict.fromkeys([*resolved.settings.plugins, *registry.files])  # for `gemkit resume`
+    resolved = resolved.with_settings(plugins=list(named))
     folder = None if out is None else Path(out)
     if folder is not None:
         rundir.check_free(folder)
-    return _carry_out(registry, job, folder, observers, progress or Progress(), download=download)
+    return _execute(
+        registry, resolved, folder, observers, progress or Progress(), download=download
+    )
 
 
 def resume(
@@ -75,34 +83,41 @@ def resume(
     model: str | None = None,
     data_dir: Path | str | None = None,
     checkpoint_minutes: float | None = None,
-    plugins: Sequence[Path] = (),
+    plugins: Sequence[Path | str] = (),
     observers: Sequence[Listener] = (),
     progress: Progress | None = None,
+    registry: Registry | None = None,
 ) -> RunResult:
     """Resume the run in a folder from its last checkpoint; the folder is untrusted input.
 
     Args:
         folder: the folder of the run.
-        model: the network once more, if it runs code of yours or takes weights from elsewhere.
+        model: the network again, to confirm one that runs code or loads weights.
         data_dir: where data sets are kept, if they have moved.
-        checkpoint_minutes: the longest time between two checkpoints, if it should be another.
+        checkpoint_minutes: another longest time between two checkpoints.
         plugins: the plugin files that the run was started with.
-        observers: functions called with every event of the run, beside those that it names.
-        progress: what to report to, beside events; nothing by default.
+        observers: functions called with every event, in addition to those of the configuration.
+        progress: receives everything that is reported besides events.
+        registry: the available parts, as for `run`; it replaces `plugins`.
     """
-    registry = load_plugins(files=plugins)
+    if registry is not None and plugins:
+        raise OptionError(
+            "both plugins and a registry are given; load_plugins(files=plugins) "
+            "makes a registry of the files, so leave out plugins"
+        )
+    registry = registry or load_plugins(files=plugins)
     run_dir = RunDir(Path(folder))
     config = run_dir.config()
     run_dir.check_plain()
-    job = _recorded(registry, config, model, plugins)
-    other = {
+    run = _recorded(registry, config, model)
+    changes = {
         "data_dir": None if data_dir is None else str(data_dir),
         "checkpoint_minutes": checkpoint_minutes,
-        "plugins": [str(file) for file in plugins],
+        "plugins": list(registry.files),
     }
-    job = job.with_settings(**{name: value for name, value in other.items() if value is not None})
-    build = None if model else partial(_within_bounds, job.model)
-    return _carry_out(registry, job, run_dir.path, observers, progress or Progress(), build=build)
+    run = run.with_settings(**{name: value for name, value in changes.items() if value is not None})
+    build = None if model else partial(_within_bounds, run.model)
+    return _execute(registry, run, run_dir.path, observers, progress or Progress(), build=build)
 
 
 def load_preset(name: str) -> Preset:
@@ -113,9 +128,9 @@ def load_preset(name: str) -> Preset:
     return load_plugins().preset(name).thing
 
 
-def _carry_out(
+def _execute(
     registry: Registry,
-    job: Job,
+    run: ResolvedRun,
     out: Path | None,
     observers: Sequence[Listener],
     progress: Progress,
@@ -123,54 +138,52 @@ def _carry_out(
     download: bool = False,
     build: Build | None = None,
 ) -> RunResult:
-    """Carry a job out in a folder, from its beginning or from where it was interrupted.
+    """Carry out a run in a folder, from the start or from its last checkpoint.
 
-    `build` makes the network instead of the job's model.
+    `build` replaces the `build` of the run's model.
     """
-    listeners = [_observer(registry, name) for name in job.settings.observers]
-    controls = make_checks(registry, job.settings.checks)
-    fabric = open_fabric(job.runtime)
-    with progress.processes(fabric), place_for(fabric, out) as place:
-        progress.starting(job)
-        bench = set_up(
-            job.model,
-            job.dataset,
-            job.seed,
-            job.runtime,
+    listeners = [_observer(registry, name) for name in run.settings.observers]
+    controls = make_checks(registry, run.settings.checks)
+    fabric = open_fabric(run.runtime)
+    with progress.processes(fabric), output_folder(fabric, out) as folder:
+        progress.starting(run)
+        setup = set_up(
+            run.model,
+            run.dataset,
+            run.seed,
+            run.runtime,
             fabric,
-            data_dir=job.settings.folder,
+            data_dir=run.settings.folder,
             download=download,
             build=build,
         )
-        job = job.decided(bench.data)
-        if job.runtime.compact:
-            traced(bench.model, bench.data.shape, training=True)  # or it says, in time, why not
-        lab = lab_of(job, bench, registry, [progress.controls()])
-        check_fit(controls, lab)
-        run_dir = rundir.create(place, job.name)
-        if place is None:
-            _note_unfinished(run_dir, job.name, progress)
+        run = run.with_learning_rates(setup.data)
+        if run.runtime.compact:  # a network that cannot be compacted is an error now, not later
+            traced(setup.model, setup.data.shape, training=True)
+        context = run_context(run, setup, registry, [progress.controls()])
+        check_fit(controls, context)
+        run_dir = rundir.create(folder, run.name)
+        if folder is None:
+            _note_unfinished(run_dir, run.name, progress)
         with explained("nothing else was changed"), run_dir.locked():
             with together(fabric):
-                _enter(run_dir, job, bench, progress)
-            session = Session(job, bench, run_dir, progress)
+                _prepare_folder(run_dir, run, setup, progress)
+            runner = Runner(run, setup, run_dir, progress)
             own = [part.listen(run_dir.path) for part in listeners]
-            data = session.result([*own, *observers])
+            data = runner.result([*own, *observers])
             if controls:
-                data["checks"] = session.checked(data, controls, lab)
+                data["checks"] = runner.check(data, controls, context)
             run_dir.finish()
     return result_from(data)
 
 
-def _recorded(
-    registry: Registry, config: dict[str, Any], model: str | None, plugins: Sequence[Path]
-) -> Job:
-    """Make the job of a run's folder; plugin files that it names are never loaded for it."""
+def _recorded(registry: Registry, config: dict[str, Any], model: str | None) -> ResolvedRun:
+    """Resolve the configuration in a run's folder; plugin files that it names are not loaded."""
     try:
-        return recorded_job(registry, config, model)
+        return resolve_recorded(registry, config, model)
     except UnknownNameError as error:
         files = _plugins_in(config)
-        if not files or plugins:
+        if not files or registry.files:
             raise
         words = " ".join(f"--plugin {file}" for file in files)
         raise UnknownNameError(
@@ -180,19 +193,19 @@ def _recorded(
 
 
 def _plugins_in(config: Mapping[str, object]) -> list[str]:
-    """Name the plugin files that the run says it was started with."""
+    """Return the plugin files in a run's configuration."""
     own = config.get("run")
     files = own.get("plugins") if isinstance(own, dict) else None
     return [str(file) for file in files] if isinstance(files, list) else []
 
 
 def _within_bounds(model: ModelPart, shape: Shape, classes: int) -> nn.Module:
-    """Build a network that nothing but the run's folder asks for."""
+    """Build a network that only the run's folder names, within bounds."""
     too_large = (
-        f"the run's folder asks for a network of more than {MOST_PARAMETERS:,} parameters; if you "
-        f"trust it and have the memory, give --model {title_of(model_data(model))}"
+        f"the run's folder asks for a network of more than {MAX_PARAMETERS:,} parameters; if you "
+        f"trust it and have the memory, give --model {model_argument(model_data(model))}"
     )
-    with at_most(MOST_PARAMETERS, too_large):
+    with at_most(MAX_PARAMETERS, too_large):
         return model.build(shape, classes)
 
 
@@ -204,46 +217,48 @@ def _observer(registry: Registry, name: str) -> Observer:
 
 
 def _note_unfinished(run_dir: RunDir, name: str, progress: Progress) -> None:
-    """Note that a run of this name was interrupted, before another one is done instead."""
+    """Report an interrupted run of the same name, since this is a new one."""
     former = RunDir(run_dir.path.with_name(name))
-    with suppress(StorageError):  # an odd file in another run's folder is no concern of this one
+    with suppress(StorageError):  # files of another run's folder that are not plain
         if former != run_dir and former.is_run() and former.state() == "interrupted":
             progress.note(
                 f"{former.path} was interrupted, and this is a new run in {run_dir.path}; "
-                f"`gemkit resume {former.path}` would go on with that one"
+                f"`gemkit resume {former.path}` would resume that one"
             )
 
 
-def _enter(run_dir: RunDir, job: Job, bench: Bench, progress: Progress) -> None:
-    """Record what is run and on which data, or check that the folder holds just that."""
+def _prepare_folder(run_dir: RunDir, run: ResolvedRun, setup: Setup, progress: Progress) -> None:
+    """Record the configuration and the data, or check that the folder holds the same run."""
     if run_dir.is_run():
         config = run_dir.config()
         try:
-            _check_same_run(run_dir.path, config, job, bench)
+            _check_same_run(run_dir.path, config, run, setup)
         except (OptionError, DataError):
-            if not run_dir.is_bare():
+            if not run_dir.has_nothing_saved():
                 raise
-            run_dir.start_over()
+            run_dir.clear()
             note = "held another run, which had saved nothing; this one takes its place"
         else:
-            note = "is finished" if run_dir.result() else "holds this run; going on with it"
+            note = "is finished" if run_dir.result() else "holds this run; resuming it"
         progress.note(f"{run_dir.path} {note}")
-    data = bench.data.fingerprint.model_dump()
-    run_dir.write_config({**job.to_data(), "data": data, "run": job.settings.to_data()})
-    if changed := run_dir.note_environment(environment(bench.fabric.device)):
+    data = setup.data.fingerprint.model_dump()
+    run_dir.write_config({**run.to_data(), "data": data, "run": run.settings.to_data()})
+    if changed := run_dir.add_environment(environment(setup.fabric.device)):
         progress.note(
             f"this is not where the run was started ({'; '.join(changed)}), so its result "
             "may differ in the last bits"
         )
-    progress.started(job)
+    progress.started(run)
 
 
-def _check_same_run(folder: Path, config: Mapping[str, Any], job: Job, bench: Bench) -> None:
-    """Refuse a folder whose configuration is another one, or the same on other data."""
+def _check_same_run(
+    folder: Path, config: Mapping[str, Any], run: ResolvedRun, setup: Setup
+) -> None:
+    """Refuse a folder with another configuration, or with the same one on other data."""
     there = {name: value for name, value in config.items() if name not in {"data", "run"}}
-    known, now = data_in(config), bench.data.fingerprint
-    if other := rundir.differences(there, job.to_data()):
-        # Settings that were left open, as the learning rate, may differ because the data do.
+    known, now = recorded_data(config), setup.data.fingerprint
+    if other := differences(there, run.to_data()):
+        # Learning rates that were left open may differ because the data do.
         other += [f"data: {words}" for words in (known.differences(now) if known else ())]
         raise OptionError(
             f"{folder} holds another run, and nothing was changed there:\n  - "

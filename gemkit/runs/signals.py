@@ -1,47 +1,49 @@
-"""Signals: how a run hears that it should stop."""
+"""Signals: how a run is asked to stop."""
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 
-from gemkit.errors import Stopped
+from gemkit.core.errors import Stopped
 
-_HEARD = (signal.SIGINT, signal.SIGTERM)
+_HANDLED = (signal.SIGINT, signal.SIGTERM)
 Handler = Callable[[int, FrameType | None], None]
+Former = Handler | int
+"""A handler, or one of the numbers for ignoring a signal and for its default effect."""
 
 
-class Ear:
-    """Remembers the first signal and reports it; a second one ends the process at once."""
+class StopRequest:
+    """Record the first signal and report it; a second one has its former effect."""
 
-    def __init__(self, stopping: Callable[[], None]) -> None:
-        self.heard: int | None = None
+    def __init__(self, stopping: Callable[[], None], former: Mapping[int, Former]) -> None:
+        self.signal: int | None = None
         self.stopping = stopping
+        self.former = former
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Note the signal, restore its default effect, and report it."""
-        self.heard = number
-        for one in _HEARD:
-            signal.signal(one, signal.SIG_DFL)
+        """Record the signal, restore the former handlers, and report it."""
+        self.signal = number
+        _install(self.former)
         self.stopping()
 
-    def asked_to_stop(self) -> int | None:
+    def requested(self) -> int | None:
         """Return the signal, if there was one."""
-        return self.heard
+        return self.signal
 
 
 @contextmanager
-def noticed(stopping: Callable[[], None] = lambda: None) -> Iterator[Ear]:
-    """Let signals be noticed rather than end the process; `stopping` is called at the first."""
-    ear = Ear(stopping)
-    with _handled(ear):
-        yield ear
+def deferred(stopping: Callable[[], None] = lambda: None) -> Iterator[StopRequest]:
+    """Record signals instead of ending the process; `stopping` is called at the first."""
+    request = StopRequest(stopping, _former())
+    with _handled(request):
+        yield request
 
 
 @contextmanager
 def raised() -> Iterator[None]:
-    """Let signals raise `Stopped` where they arrive, for work that is whole at every moment."""
+    """Raise `Stopped` where a signal arrives, for work that is complete at every moment."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise Stopped(number)
@@ -52,13 +54,28 @@ def raised() -> Iterator[None]:
 
 @contextmanager
 def _handled(handler: Handler) -> Iterator[None]:
-    """Handle signals, where this thread may, and bring back what handled them before."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {one: signal.signal(one, handler) for one in _HEARD}
+    """Install a signal handler where a former one can be restored, and restore that."""
+    former = _former()
     try:
+        _install(dict.fromkeys(former, handler))
         yield
     finally:
-        for one, handled in before.items():
-            signal.signal(one, handled)
+        _install(former)
+
+
+def end_at_once() -> None:
+    """Let the next signal end the process."""
+    _install(dict.fromkeys(_former(), signal.SIG_DFL))
+
+
+def _former() -> dict[int, Former]:
+    """Return the handlers to replace: none outside the main thread, none that Python cannot set."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    known = {int(one): signal.getsignal(one) for one in _HANDLED}
+    return {one: handler for one, handler in known.items() if handler is not None}
+
+
+def _install(handlers: Mapping[int, Former]) -> None:
+    for one, handler in handlers.items():
+        signal.signal(one, handler)

@@ -1,17 +1,17 @@
-"""The conformance kit: what gemkit expects of a part, as tests for whoever writes one.
+"""Contract tests for plugin authors.
 
     from gemkit.testing import contract
 
     test_my_scores = contract(MyScores)
 
-`contract` makes the test, `gemkit.testing.strategies` draws networks, importance, masks and
-recipes for tests of your own, and `gemkit.testing.tiny` has networks and data so small that a whole
-search takes milliseconds. Needs pytest and hypothesis: `pip install 'gemkit[test]'`.
+`contract` returns the test. For other tests, `gemkit.testing.strategies` draws networks,
+importance, masks and recipes, and `gemkit.testing.tiny` has networks and data on which a search
+takes milliseconds. Needs pytest and hypothesis: `pip install 'gemkit[test]'`.
 """
 
 from importlib.util import find_spec
 
-from gemkit.errors import GemkitError
+from gemkit.core.errors import GemkitError
 
 _missing = [name for name in ("pytest", "hypothesis") if find_spec(name) is None]
 if _missing:

@@ -1,7 +1,7 @@
-"""What contracts are tried on: layers and networks in every state a part may meet.
+"""The cases that contracts are tried on: layers and networks in every state a part may meet.
 
-A case is a handful of plain words and numbers, from which its tensors are made anew whenever asked
-for. So it prints in one line, and hypothesis shrinks it to the simplest words.
+A case holds a few words and numbers, from which it builds its tensors. So it prints in one line,
+and hypothesis can shrink it.
 """
 
 from __future__ import annotations
@@ -11,34 +11,35 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor, nn
 
-from gemkit.drawing import draw
-from gemkit.probe import Batch, Probe, Wanted
-from gemkit.tensors import Tensors, generator, parameters_of, prunable_names
+from gemkit.core.probe import Batch, Probe, Wanted
+from gemkit.core.prunable import prunable_names
+from gemkit.core.tensors import Tensors, generator, parameters_of
 from gemkit.testing.tiny import NETWORKS, SHAPE, tiny_data
+from gemkit.training.calibration import draw
 
 _CPU = torch.device("cpu")
 
 
 class Case:
-    """A case that prints as its fields, those that are as simple as can be left out."""
+    """A case that prints as those of its fields that are not at their default."""
 
     def __str__(self) -> str:
-        plain = type(self)()
-        told = [
+        default = type(self)()
+        shown = [
             f"{field.name}={str(getattr(self, field.name)).removeprefix('torch.')}"
             for field in fields(self)  # type: ignore[arg-type] # every case is a dataclass
-            if getattr(self, field.name) != getattr(plain, field.name)
+            if getattr(self, field.name) != getattr(default, field.name)
         ]
-        return ", ".join(told) or "the simplest there is"
+        return ", ".join(shown) or "the simplest one"
 
 
 @dataclass(frozen=True)
 class Layers(Case):
-    """A few tensors by name, without a network around them.
+    """A few named tensors, without a network.
 
-    `style` says which values they hold: `drawn` (uniform in [0, 1)), `ties` (a few values only, 0
-    and 1 among them), `equal` (all one half), `nan`, `inf` and `minus inf` (one such value in
-    every layer). `alive` is the share of entries that are still alive.
+    `style` is the kind of values: `drawn` (uniform in [0, 1)), `ties` (only a few values, including
+    0 and 1), `equal` (all 0.5), `nan`, `inf` and `minus inf` (one such value in every layer).
+    `alive` is the fraction of alive entries.
     """
 
     shapes: tuple[tuple[int, ...], ...] = ((4, 3),)
@@ -49,7 +50,7 @@ class Layers(Case):
     device: torch.device = _CPU
 
     def values(self) -> Tensors:
-        """Make the values, on the device and in the number format of the case."""
+        """Return the values, on the device and in the dtype of the case."""
         rng = generator(self.seed, "values")
         made = {f"layer{at}": self._layer(shape, rng) for at, shape in enumerate(self.shapes)}
         return {name: value.to(self.device, self.dtype) for name, value in made.items()}
@@ -65,7 +66,7 @@ class Layers(Case):
         return drawn
 
     def masks(self) -> Tensors:
-        """Make the masks of what is alive."""
+        """Return the masks of alive entries."""
         rng = generator(self.seed, "alive")
         return {
             f"layer{at}": (torch.rand(shape, generator=rng) < self.alive).to(self.device)
@@ -75,11 +76,11 @@ class Layers(Case):
 
 @dataclass(frozen=True)
 class Network(Case):
-    """A network as a score may find it, one of `gemkit.testing.tiny.NETWORKS`.
+    """A network to measure, one of `gemkit.testing.tiny.NETWORKS`.
 
-    `weights` are as the network drew them, all `equal`, or all `zero`; `pruned` says what is not
-    alive any more. Its first parameter carries a gradient from elsewhere, its last is frozen,
-    and its first submodule is in another mode than the rest.
+    `weights` are `drawn`, all `equal`, or all `zero`; `pruned` is `nothing`, `half` or the
+    `first layer`. The first parameter has a gradient, the last one is frozen, and the first
+    submodule is in another mode than the rest.
     """
 
     name: str = "one_layer"
@@ -91,7 +92,7 @@ class Network(Case):
     device: torch.device = _CPU
 
     def model(self) -> nn.Module:
-        """Build the network; its weights hold zeros where they are pruned, as in a search."""
+        """Build the network; pruned weights are zero, as in a search."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             model = NETWORKS[self.name]()
@@ -109,7 +110,7 @@ class Network(Case):
         return model
 
     def alive(self, model: nn.Module) -> Tensors:
-        """Make the masks of what is alive."""
+        """Return the masks of alive entries."""
         rng, names = generator(self.seed, "alive"), prunable_names(model, frozen=True)
         shares = {"nothing": 1.0, "half": 0.5, "first layer": 1.0}
         masks = {
@@ -121,12 +122,12 @@ class Network(Case):
         return {name: mask.to(self.device) for name, mask in masks.items()}
 
     def batches(self, wanted: Wanted) -> list[Batch]:
-        """Draw the batches that a score wants, as the engine does."""
+        """Draw the batches that a score asks for, as a search does."""
         source = tiny_data(shape=SHAPE, samples=48, seed=self.seed).train
         return draw(source.to(self.device), wanted, size=12, seed=0, turn=0)
 
     def probe(self, model: nn.Module, batches: list[Batch], scores: Tensors) -> Probe:
-        """Hold the network still for measuring, as the engine does."""
+        """Return the probe for measuring the network, as in a search."""
         parameters = parameters_of(model, prunable_names(model, frozen=True))
         return Probe(
             model=model,

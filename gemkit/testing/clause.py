@@ -1,7 +1,8 @@
-"""A clause: one promise of one kind of part, tried on drawn cases until one breaks it."""
+"""A clause: one promise of one kind of part, tried on cases drawn by hypothesis."""
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,24 +13,24 @@ from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 
-from gemkit.parts import Part
+from gemkit.parts.part import Part
 
 Holds = Callable[[Any, Any], None]
 Draws = Callable[[Any, torch.device], st.SearchStrategy[Any]]
 
 
 class NotTriedError(Exception):
-    """Something a clause needs is not here, such as the files of a data set."""
+    """A clause cannot be tried, for example without the files of a data set."""
 
 
 class RefusedError(Exception):
-    """A part says in words that a case is not for it; a clause needs others to be tried on."""
+    """A part refuses a case with its documented error; the clause tries another case."""
 
 
 class Verdict(NamedTuple):
-    """How a thing did on one clause: `problem` says what broke it, `not_tried` why nobody knows.
+    """The result of one clause: `problem` says how it is broken, `not_tried` why it was not tried.
 
-    Where both are None it was tried, and held.
+    If both are None, the clause is kept.
     """
 
     thing: str
@@ -42,7 +43,7 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class Clause:
-    """A promise: which parts make it, on which cases it is tried, and what tells that it holds."""
+    """A promise: the kind of part that makes it, its cases, and the check that it holds."""
 
     kind: type[Any]
     name: str
@@ -55,15 +56,15 @@ class Clause:
     applies: Callable[[Any], bool]
 
     def devices(self) -> list[torch.device]:
-        """List where to try it: the CPU, and CUDA where it is present and makes a difference."""
+        """Return the devices to try it on: the CPU, and CUDA if available and relevant."""
         both = self.on_devices and torch.cuda.is_available()
         return [torch.device(name) for name in (("cpu", "cuda") if both else ("cpu",))]
 
     def check(self, part: object, device: torch.device, folder: Path | None = None) -> None:
-        """Try the promise; a broken one raises AssertionError with the smallest case that shows it.
+        """Try the promise; raise AssertionError with the smallest case that breaks it.
 
-        The cases are the same every time, so that a test that passed passes again. A clause about
-        files is tried on `folder`. What cannot be tried raises NotTriedError.
+        The cases are the same every time. A clause about files is tried on `folder`. Raise
+        NotTriedError if it cannot be tried.
         """
         shown: dict[str, Any] = {}
         cases = st.just(folder) if self.on_files else self.cases(part, device)
@@ -79,7 +80,7 @@ class Clause:
         )
         @given(case=cases)
         def holds(case: object) -> None:
-            shown["case"] = case  # hypothesis ends with the smallest one that fails
+            shown["case"] = case  # hypothesis runs the smallest failing case last
             try:
                 self.holds(part, case)
             except RefusedError as refusal:
@@ -97,26 +98,51 @@ class Clause:
         except Exception as error:
             problem = _worded(error)
             drawn = None if self.on_files else shown.get("case")
-            case = f"; smallest case: {_told(drawn)}" if drawn else ""
+            case = f"; smallest case: {_one_line(drawn)}" if drawn else ""
             raise AssertionError(f"{self.promise} But {problem}{case}") from error
 
 
-def _told(case: object) -> str:
+def _one_line(case: object) -> str:
     """Show a case, or several things that make one, on one line."""
-    if isinstance(case, tuple):
-        return "; ".join(_told(part) for part in case)
+    if isinstance(case, tuple) and not all(isinstance(part, int) for part in case):
+        return "; ".join(_one_line(part) for part in case)
     return title(case)
 
 
 def _worded(error: Exception) -> str:
     """Say what went wrong: the clause's own words, or the exception that came out of the part."""
-    if isinstance(error, AssertionError) and str(error):
+    place = crashed_at(error)
+    if isinstance(error, AssertionError) and place is None and str(error):
         return str(error)
-    return f"it raised {type(error).__name__}: {error}"
+    words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return f"it raised {words}, at {place}" if place else f"it raised {words}"
+
+
+def crashed_at(error: BaseException | None) -> str | None:
+    """Name the innermost line of a plugin's module that an exception passed, if there is one.
+
+    An exception of gemkit's own that no plugin raised, as a clause does, has no such line.
+    """
+    frames = [] if error is None else list(traceback.walk_tb(error.__traceback__))
+    theirs = {cls.__module__.partition(".")[0] for cls in _parts(Part)} - {"gemkit"}
+    owners = [str(frame.f_globals.get("__name__", "")).partition(".")[0] for frame, _ in frames]
+    if isinstance(error, AssertionError) and owners[-1:] == ["gemkit"]:
+        return None
+    for (frame, line), owner in zip(reversed(frames), reversed(owners), strict=True):
+        if owner in theirs:
+            return f"{frame.f_code.co_filename}:{line}, in {frame.f_code.co_name}"
+    return None
+
+
+def _parts(cls: type[Part]) -> Iterator[type[Part]]:
+    """Yield every class of parts that is defined."""
+    yield cls
+    for below in cls.__subclasses__():
+        yield from _parts(below)
 
 
 CLAUSES: list[Clause] = []
-"""Every clause, in the order of definition."""
+"""All clauses, in the order of definition."""
 
 
 def clause(
@@ -130,7 +156,7 @@ def clause(
 ) -> Callable[[Holds], Holds]:
     """Make a function `(part, case)` a clause; its docstring is the promise.
 
-    With `on_files` the case is a folder with the files of data sets, or None where nobody has any.
+    With `on_files` the case is a folder with the files of a data set, or None.
     """
 
     def add(holds: Holds) -> Holds:
@@ -147,46 +173,57 @@ def clause(
 
 
 def clauses_of(thing: object) -> Iterator[Clause]:
-    """Yield the clauses that a part (or a pruner) has to keep, whole searches after the rest."""
+    """Yield the clauses that a part, pruner or preset must keep, whole searches last."""
     for one in sorted(CLAUSES, key=lambda one: one.holds.__module__.endswith("searching")):
         if isinstance(thing, one.kind) and one.applies(thing):
             yield one
 
 
 def clauses_of_kind(kind: type[Any]) -> list[Clause]:
-    """List the clauses that are defined for a kind of part itself, not for what it is based on."""
+    """List the clauses of a kind of part, without those of its base classes."""
     return [one for one in CLAUSES if one.kind is kind]
 
 
 def require(condition: object, otherwise: str) -> None:
-    """Fail with a sentence that continues "But …" unless the condition holds."""
+    """Fail with a message that continues "But …" unless the condition holds."""
     if not condition:
         raise AssertionError(otherwise)
 
 
 def title(thing: object) -> str:
-    """Name a thing as people know it."""
+    """Return a short name of a thing: a part with its fields, or its text."""
     if isinstance(thing, Part):
         given_fields = thing.model_dump(exclude_defaults=True)
-        told = ", ".join(f"{name}={value!r}" for name, value in given_fields.items())
-        return f"{type(thing).__name__}({told})" if told else type(thing).__name__
+        shown = ", ".join(f"{name}={value!r}" for name, value in given_fields.items())
+        return f"{type(thing).__name__}({shown})" if shown else type(thing).__name__
     return str(thing)
 
 
 def verdicts(things: Sequence[object], folder: Path | None = None) -> Iterator[Verdict]:
-    """Try every clause of every thing, one after the other; data sets find files in `folder`."""
+    """Try every clause of every thing, one after the other; data sets find files in `folder`.
+
+    A crash is reported with its file and line once, where it first happens.
+    """
+    crashes: set[str] = set()
     for thing in things:
         for one in clauses_of(thing):
             for device in one.devices():
-                yield _verdict(thing, one, device, folder)
+                yield _verdict(thing, one, device, folder, crashes)
 
 
-def _verdict(thing: object, one: Clause, device: torch.device, folder: Path | None) -> Verdict:
-    told = (title(thing), one.name, one.promise, str(device))
+def _verdict(
+    thing: object, one: Clause, device: torch.device, folder: Path | None, crashes: set[str]
+) -> Verdict:
+    header = (title(thing), one.name, one.promise, str(device))
     try:
         one.check(thing, device, folder)
     except NotTriedError as reason:
-        return Verdict(*told, None, str(reason))
+        return Verdict(*header, None, str(reason))
     except AssertionError as error:
-        return Verdict(*told, str(error).removeprefix(f"{one.promise} But "))
-    return Verdict(*told, None)
+        place = crashed_at(error.__cause__)
+        if place in crashes:
+            return Verdict(*header, f"it raised {type(error.__cause__).__name__}, as above")
+        if place is not None:
+            crashes.add(place)
+        return Verdict(*header, str(error).removeprefix(f"{one.promise} But "))
+    return Verdict(*header, None)

@@ -1,4 +1,4 @@
-"""Contracts as tests: one line of a test file holds a part, or a whole plugin, to its promises."""
+"""Make a pytest test of the contract of a part or a whole plugin."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Files = Callable[[Path], object]
 
 
 def contract(*given: object, files: Files | None = None) -> Callable[..., None]:
-    """Return a test that pytest collects: one case for every clause of every part.
+    """Return a pytest test with one case for every clause of every part.
 
-    Give it part classes (tried with their default fields), parts (with the fields you chose), or
-    a plugin module, which stands for everything its hooks bring, pruners included. A part beside
-    its plugin stands for its class where that cannot be built without you.
+    Pass part classes (tried with their default fields), parts (with fields of your choice), or a
+    plugin module for everything that its hooks register. A part passed together with its plugin
+    replaces its class if that cannot be built without fields.
 
         test_my_scores = contract(MyScores)
         test_my_scores_with_many_rounds = contract(MyScores(rounds=50))
         test_the_whole_plugin = contract(my_plugin, MyAllocation(shares=(0.5, 0.25)))
 
-    Data sets that are read from disk need files. `files` is called with an empty folder and writes
-    some, as small as may be, where `load` will look for them. Without it they are skipped.
+    Data sets that are read from disk need files: `files` is called with an empty folder and writes
+    small ones for `load` to find. Without it, such clauses are skipped.
 
         test_my_data = contract(MyData, files=write_a_few_images)
     """
@@ -56,7 +56,7 @@ def contract(*given: object, files: Files | None = None) -> Callable[..., None]:
 
 @contextmanager
 def _written(files: Files | None) -> Iterator[Path | None]:
-    """Make a folder with files in it, for as long as the block lasts."""
+    """Yield a temporary folder with files, or None."""
     if files is None:
         yield None
         return

@@ -1,4 +1,4 @@
-"""Finding the plugin that somebody wants to have checked."""
+"""Find a plugin by file, distribution or entry point."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-from gemkit.errors import PluginError, UnknownNameError, did_you_mean
-from gemkit.plugins import GROUP, load_plugins
+from gemkit.core.errors import PluginError, UnknownNameError, did_you_mean
+from gemkit.plugins.loader import GROUP, load_plugins
+from gemkit.testing.patches import engine_watched, patch_fault, replaced_by
 from gemkit.testing.things import things_of
 
 
 class Found(NamedTuple):
-    """What a plugin brings, and why it, or a part of it, cannot be used at all."""
+    """What a plugin registers, and why it, or a part of it, was refused."""
 
     things: list[object]
     refused: list[str]
@@ -22,7 +23,7 @@ class Found(NamedTuple):
 def find_plugin(text: str) -> Found:
     """Load a plugin by file, by distribution, or by the name of its entry point.
 
-    A file is loaded next to gemkit's own parts, a distribution next to all that is installed.
+    A file is loaded beside the built-in parts, a distribution beside all installed plugins.
     """
     return _from_file(Path(text)) if text.endswith(".py") else _from_distribution(text)
 
@@ -31,9 +32,12 @@ def _from_file(path: Path) -> Found:
     if not path.is_file():
         raise UnknownNameError(f"there is no file {path}")
     try:
-        registry = load_plugins(files=[path], only=())
+        with engine_watched() as replaced:
+            registry = load_plugins(files=[path], only=())
     except PluginError as refusal:
         return Found([], [str(refusal)])
+    if replaced:
+        return Found([], [f"plugin '{path.stem}' (file {path}): {patch_fault(replaced)}"])
     return Found(list(things_of(registry, path.stem)), [])
 
 
@@ -49,6 +53,12 @@ def _from_distribution(text: str) -> Found:
             f"no installed plugin or distribution is called '{text}'"
             + (did_you_mean(text, known) or "; no plugins are installed")
         )
+    with engine_watched() as replaced:
+        load_plugins(only=names)
+    for package in {point.module.partition(".")[0] for point in points if point.name in names}:
+        replaced += replaced_by(package)
+    if replaced:
+        return Found([], [f"plugin '{text}': {patch_fault(replaced)}"])
     registry = load_plugins(only=sorted(owners))
     marks = [f"plugin '{name}' (" for name in names]
     contested = [
@@ -61,5 +71,5 @@ def _from_distribution(text: str) -> Found:
 
 
 def _normal(name: str) -> str:
-    """Spell a distribution's name as installers compare it."""
+    """Normalize the name of a distribution, as pip does."""
     return re.sub(r"[-_.]+", "-", name).lower()

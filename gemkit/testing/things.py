@@ -1,27 +1,28 @@
-"""From what an author has at hand (a class, a part, a plugin) to the things with a contract."""
+"""List the things with a contract in a part class, a part or a plugin."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from gemkit.errors import PluginError
-from gemkit.examine import Fault, examine
-from gemkit.options import part_from
-from gemkit.parts import Part
-from gemkit.registry import Entry, Registry
+from gemkit.core.errors import PluginError
+from gemkit.parts.options import part_from
+from gemkit.parts.part import Part
+from gemkit.plugins.registry import Entry, Registry
+from gemkit.plugins.validate import Fault, validate
 from gemkit.testing.clause import clause
 from gemkit.testing.clauses.presets import NamedPreset
 from gemkit.testing.clauses.pruners import Pruner
-from gemkit.testing.clauses.searching import own_parts
+from gemkit.testing.fields import own_parts
+from gemkit.testing.patches import patch_fault, replaced_by
 
 
 def things_among(given: Sequence[object]) -> Iterator[object]:
-    """Yield the things in all that is given; a part stands for its class, where that needs fields.
+    """Yield the things in all that is given; a part replaces its class if that needs fields.
 
-    So `[plugin, Part(field=3)]` is the whole plugin, with one part built as its author says.
+    So `[plugin, Part(field=3)]` is the whole plugin, with this part in place of its class.
     """
     known = {type(each) for each in given}
     for each in given:
@@ -31,7 +32,7 @@ def things_among(given: Sequence[object]) -> Iterator[object]:
 
 
 def things_in(given: object) -> Iterator[object]:
-    """Yield the things in a part class, a part, or a plugin (a module with hooks)."""
+    """Yield the things in a part class, a part, or a plugin module."""
     if isinstance(given, type) and issubclass(given, Part):
         made = built(given)
         if isinstance(made, Unbuilt):
@@ -40,13 +41,13 @@ def things_in(given: object) -> Iterator[object]:
     elif isinstance(given, Part | Pruner | NamedPreset | Unbuilt):
         yield given
     elif isinstance(given, ModuleType):
-        yield from _brought(given)
+        yield from _registered(given)
     else:
-        raise TypeError(f"a contract is for a part class, a part or a plugin module, not {given!r}")
+        raise TypeError(f"contract takes a part class, a part or a plugin module, not {given!r}")
 
 
 class Unbuilt(NamedTuple):
-    """A part that cannot be tried, because fields have no value, or none that its class takes."""
+    """A part that cannot be built, because required fields have no valid examples."""
 
     cls: type[Part]
     required: tuple[str, ...]
@@ -57,34 +58,34 @@ class Unbuilt(NamedTuple):
 
     @property
     def problem(self) -> str:
-        """Why it cannot be tried, and the ways out."""
+        """Why it cannot be built, and the way out."""
         fields = ", ".join(f"{name}=..." for name in self.required)
         return f"{self.reason}, or build one yourself, as in contract({self}({fields}))"
 
 
 @clause(Unbuilt)
 def it_can_be_tried(part: Unbuilt, case: None) -> None:
-    """Fields without a default give examples, so that the part can be built and tried."""
+    """Required fields have examples, so that the part can be built and tried."""
     raise AssertionError(part.problem)
 
 
 def built(cls: type[Part]) -> Part | Unbuilt:
-    """Build a part with its default fields, and the first example of those that must be given."""
+    """Build a part with default fields, and the first example of each required field."""
     required = {name: info for name, info in cls.model_fields.items() if info.is_required()}
-    silent = tuple(name for name, info in required.items() if not info.examples)
-    if silent:
-        unknown = f"nobody knows a value for {', '.join(silent)}; write Field(examples=[...])"
-        return Unbuilt(cls, silent, unknown)
+    unknown = tuple(name for name, info in required.items() if not info.examples)
+    if unknown:
+        reason = f"there is no example value for {', '.join(unknown)}; write Field(examples=[...])"
+        return Unbuilt(cls, unknown, reason)
     first = {name: info.examples[0] for name, info in required.items() if info.examples}
     part, problems = part_from(cls, first, cls.name)
     if part is None:
-        refused = f"its class refuses the values it gives itself ({'; '.join(problems)}); mend them"
-        return Unbuilt(cls, tuple(first), refused)
+        reason = f"its class refuses its own examples ({'; '.join(problems)}); correct them"
+        return Unbuilt(cls, tuple(first), reason)
     return part
 
 
 def things_of(registry: Registry, plugin: str) -> Iterator[object]:
-    """Yield what one loaded plugin brought: a part of every class, its pruners and presets."""
+    """Yield what a loaded plugin registered: a part of every class, its pruners and presets."""
     for entries in registry.parts.values():
         for entry in entries.values():
             if entry.plugin == plugin:
@@ -97,23 +98,20 @@ def things_of(registry: Registry, plugin: str) -> Iterator[object]:
             yield NamedPreset(name, registry)
 
 
-def _brought(plugin: ModuleType) -> Iterator[object]:
-    """Examine a plugin as loading it would, next to gemkit's own parts."""
+def _registered(plugin: ModuleType) -> Iterator[object]:
+    """Validate a plugin module, and yield what it registers beside the built-in parts."""
     name = plugin.__name__
     try:
-        brings = examine(plugin, name)
+        contribution = validate(plugin, name)
     except Fault as fault:
         raise PluginError(f"plugin '{name}': {fault}") from fault
+    if replaced := replaced_by(name.partition(".")[0]):
+        raise PluginError(f"plugin '{name}': {patch_fault(replaced)}")
     own = own_parts()
-    parts = {kind: dict(entries) for kind, entries in own.parts.items()}
-    for (kind, part_name), part in brings.parts.items():
-        parts[kind][part_name] = Entry(part, name, name)
-    recipes = {key: Entry(data, name, name) for key, data in brings.pruners.items()}
-    presets = {key: Entry(preset, name, name) for key, preset in brings.presets.items()}
-    registry = replace(
-        own,
-        parts=parts,
-        pruners={**own.pruners, **recipes},
-        presets={**own.presets, **presets},
-    )
+    parts: dict[str, dict[str, Any]] = {kind: dict(known) for kind, known in own.parts.items()}
+    pruners, presets = dict(own.pruners), dict(own.presets)
+    entries = {**parts, "pruners": pruners, "presets": presets}
+    for (kind, key), thing in contribution.items():
+        entries[kind][key] = Entry(thing, name, name)
+    registry = replace(own, parts=parts, pruners=pruners, presets=presets)
     yield from things_of(registry, name)

@@ -1,10 +1,10 @@
-"""Tiny networks and data: a whole search on them takes milliseconds."""
+"""Tiny networks and data, on which a whole search takes milliseconds."""
 
 import torch
 from torch import Tensor, nn
 
 from gemkit.data.source import Data
-from gemkit.plan import Plan, Runtime
+from gemkit.training.plan import Plan, Runtime
 
 CPU = Runtime(device="cpu")
 PLAN = Plan(epochs=3, batch_size=16, lr=0.5)
@@ -18,7 +18,7 @@ def tiny_data(
     samples: int = 32,
     seed: int = 0,
 ) -> Data:
-    """Make images whose class can be learned: a template each, plus noise."""
+    """Return data whose classes can be learned: one template per class, plus noise."""
     rng = torch.Generator().manual_seed(seed)
     templates = torch.randn(classes, *shape, generator=rng)
     labels = torch.arange(samples) % classes
@@ -28,16 +28,16 @@ def tiny_data(
 
 
 def tiny_net(classes: int = CLASSES, channels: int = 2, width: int = 6) -> nn.Sequential:
-    """Build convolutions (one grouped, one depthwise), norm, and a linear head with bias.
+    """Build convolutions (one grouped, one depthwise), a norm and a linear head, from seed 0.
 
-    Its weights are always the same; those of `fresh_net` depend on the global random numbers.
+    The weights of `fresh_net` depend on the global random generator.
     """
     torch.manual_seed(0)
     return fresh_net(classes, channels, width)
 
 
 def fresh_net(classes: int = CLASSES, channels: int = 2, width: int = 6) -> nn.Sequential:
-    """Build the layers of `tiny_net` with weights drawn anew."""
+    """Build the layers of `tiny_net` with newly drawn weights."""
     return nn.Sequential(
         nn.Conv2d(channels, width, 3, padding=1),
         nn.BatchNorm2d(width),
@@ -52,7 +52,7 @@ def fresh_net(classes: int = CLASSES, channels: int = 2, width: int = 6) -> nn.S
 
 
 def one_layer() -> nn.Sequential:
-    """Build the smallest network there is."""
+    """Build a network of one layer."""
     return nn.Sequential(nn.Flatten(), nn.Linear(72, CLASSES))
 
 
@@ -64,7 +64,7 @@ def one_weight() -> nn.Sequential:
 
 
 class NoWeights(nn.Module):
-    """A network with a layer of no weights at all, beside two ordinary ones."""
+    """A network with an empty layer between two ordinary ones."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,14 +74,14 @@ class NoWeights(nn.Module):
         self.head = nn.Linear(4, CLASSES)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return logits; the empty layer takes part in them, and adds nothing."""
+        """Return logits; the empty layer is used and adds nothing."""
         hidden = torch.relu(self.body(images.flatten(1)))
         logits: Tensor = self.head(hidden) + self.nothing(hidden).sum()
         return logits
 
 
 class IdleLayer(nn.Module):
-    """A network with a layer that the forward pass leaves out, as heads of many models are."""
+    """A network with a layer that the forward pass does not use, like some auxiliary heads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class IdleLayer(nn.Module):
         self.idle = nn.Linear(3, 2)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return logits of the first layer alone."""
+        """Return the logits of the first layer."""
         logits: Tensor = self.body(images.flatten(1))
         return logits
 
@@ -101,4 +101,4 @@ NETWORKS = {
     "NoWeights": NoWeights,
     "IdleLayer": IdleLayer,
 }
-"""Networks for contracts, the simplest first; all take images of `SHAPE`."""
+"""The networks of contracts, the simplest first; all take images of `SHAPE`."""

@@ -1,4 +1,4 @@
-"""Watching what a call changes: tensors, a whole model, and the global random numbers."""
+"""Detect what a call changes: tensors, a model, or the global random generators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gemkit.tensors import Tensors
+from gemkit.core.tensors import Tensors
 from gemkit.testing.clause import require
 
 State = dict[str, object]
@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 
 
 def same(one: object, other: object) -> bool:
-    """Tell whether two values are equal to the bit; nan equals nan."""
+    """Return whether two values are bit-equal; nan equals nan."""
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         return (
             one.shape == other.shape
@@ -32,15 +32,12 @@ def same(one: object, other: object) -> bool:
 
 
 def _bits(tensor: Tensor) -> Tensor:
-    """Return the memory of a tensor as bytes."""
+    """Return the bytes of a tensor."""
     return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
 
 
 def same_everywhere(one: Tensors, other: Tensors) -> bool:
-    """Tell whether two dictionaries of tensors are equal: to the bit, on a CPU.
-
-    Other devices may sum in any order.
-    """
+    """Return whether two dictionaries of tensors are equal: bit-equal on a CPU, else close."""
     if list(one) != list(other):
         return False
     if all(tensor.device.type == "cpu" for tensor in one.values()):
@@ -49,7 +46,7 @@ def same_everywhere(one: Tensors, other: Tensors) -> bool:
 
 
 def state_of(model: nn.Module) -> State:
-    """Take down everything about a model that measuring must leave alone."""
+    """Record everything of a model that measuring must not change."""
     state: State = {}
     for name, parameter in model.named_parameters():
         state[f"the values of {name}"] = parameter.detach().clone()
@@ -68,11 +65,11 @@ def state_of(model: nn.Module) -> State:
 
 
 @contextmanager
-def unchanged(what: str, take_down: Callable[[], State]) -> Iterator[None]:
-    """Fail if what is taken down before the block is not the same after it."""
-    before = take_down()
+def unchanged(what: str, record: Callable[[], State]) -> Iterator[None]:
+    """Fail if `record` returns something else after the block."""
+    before = record()
     yield
-    after = take_down()
+    after = record()
     changed = [
         name
         for name in [*before, *(name for name in after if name not in before)]
@@ -82,12 +79,12 @@ def unchanged(what: str, take_down: Callable[[], State]) -> Iterator[None]:
 
 
 def copied(tensors: Iterable[tuple[str, Tensor]]) -> State:
-    """Take down tensors by name."""
+    """Record tensors by name."""
     return {name: tensor.detach().clone() for name, tensor in tensors}
 
 
 def random_state() -> State:
-    """Take down the global random numbers of torch, NumPy and Python."""
+    """Record the global random generators of torch, NumPy and Python."""
     state: State = {
         "torch's": torch.get_rng_state(),
         "NumPy's": pickle.dumps(np.random.get_state()),
@@ -100,14 +97,14 @@ def random_state() -> State:
 
 @contextmanager
 def no_global_randomness() -> Iterator[None]:
-    """Fail if the block draws global random numbers; put them back in any case."""
+    """Fail if the block draws from a global random generator; restore torch's."""
     cuda = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=cuda), unchanged("global random numbers", random_state):
         yield
 
 
 def at_global_seed(seed: int, call: Callable[[], Result]) -> Result:
-    """Call a function with the global random numbers of torch seeded, and restore them."""
+    """Call a function with torch's global generator seeded, and restore it."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return call()

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from gemkit import (
     LearnedScores,
+    Now,
     Regularizer,
     Rounding,
     Scores,
-    Shares,
     Tensors,
     hookimpl,
 )
@@ -76,14 +76,14 @@ class Concrete(Rounding):
         default=1.0, ge=0.1, le=10, description="τ; lower is closer to the hard gate, and noisier"
     )
 
-    def masks(self, view: Tensors, alive: Tensors, shares: Shares, rng: torch.Generator) -> Tensors:
+    def masks(self, view: Tensors, now: Now) -> Tensors:
         """Draw m ~ Bernoulli(p)."""
         return {
-            name: seen > torch.rand(seen.shape, generator=rng).to(seen.device)
+            name: seen > torch.rand(seen.shape, generator=now.rng).to(seen.device)
             for name, seen in view.items()
         }
 
-    def slope(self, view: Tensors, masks: Tensors) -> Tensors:
+    def slope(self, view: Tensors, masks: Tensors, now: Now) -> Tensors:
         """Return dz/dp = z·(1 − z) / (τ·p·(1 − p)) at the median of the noise behind `masks`."""
         return {name: self._slope(seen, masks[name]) for name, seen in view.items()}
 
@@ -108,14 +108,10 @@ class ExpectedDensity(Regularizer):
         default=None, gt=0, le=1, description="ρ; unset: the density of the search"
     )
 
-    def towards(self, density: float) -> "ExpectedDensity":
-        """Take the density of the search, unless one was chosen."""
-        return self.model_copy(update={"density": self.density or density})
-
-    def penalty(self, scores: Tensors) -> Tensor:
+    def penalty(self, values: Tensors, now: Now) -> Tensor:
         """Return λ·N·(mean σ(s) − ρ)²."""
-        gates = torch.cat([torch.sigmoid(score).reshape(-1) for score in scores.values()])
-        excess = gates.sum() / max(1, len(gates)) - (self.density or 0)
+        gates = torch.cat([torch.sigmoid(score).reshape(-1) for score in values.values()])
+        excess = gates.sum() / max(1, len(gates)) - (self.density or now.target)
         return self.weight * len(gates) * excess.square()
 
 

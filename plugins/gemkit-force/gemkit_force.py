@@ -1,13 +1,13 @@
 """FORCE and Iter-SNIP (de Jorge et al., "Progressive Skeletonization", 2021) for gemkit.
 
-Both prune in rounds along an exponential curve and measure |w · dL/dw| anew on what is left:
+Both prune in rounds along an exponential curve and measure |w · dL/dw| again in every round:
 
-    m ← everything;  for t = 1 … T:  s = |w ⊙ ∂L(w ⊙ m)/∂(w ⊙ m)|,  m ← the top ρ^(t/T) of s
+    m ← 1;  for t = 1 … T:  s = |w ⊙ ∂L(w ⊙ m)/∂(w ⊙ m)|,  m ← the top ρ^(t/T) of s
 
-FORCE multiplies by the weight as it was drawn, so a pruned one may return while its gradient is
-large. Iter-SNIP multiplies by what the network uses, where a pruned weight is zero and stays out.
-gemkit never revives what it froze; so the rounds of FORCE take place inside `importance`, and the
-one freeze afterwards is its last round. The rounds of Iter-SNIP are freezes of a schedule.
+FORCE multiplies the gradient by the original weight, so a pruned weight can return. Iter-SNIP
+multiplies by the effective weight, which stays zero once pruned. gemkit never revives a frozen
+weight, so the rounds of FORCE run inside `importance`, and the single freeze is its last round. The
+rounds of Iter-SNIP are freezes of a schedule.
 """
 
 from typing import Any, Literal
@@ -16,26 +16,26 @@ import torch
 from pydantic import Field
 
 from gemkit import MeasuredScores, Probe, Scores, Tensors, Wanted, hookimpl, select
-from gemkit.probe import gradients
+from gemkit.core.probe import gradients
 
 
 class Force(MeasuredScores):
-    """Saliency |w · dL/dw| of the last of several rounds, between which weights may return."""
+    """Saliency |w · dL/dw| in the last of several rounds; weights may return between rounds."""
 
     name = "force"
 
-    rounds: int = Field(default=10, ge=1, le=1000, description="rounds on the way to the density")
-    batches: int = Field(default=1, ge=1, le=1000, description="fresh training batches a round")
+    rounds: int = Field(default=10, ge=1, le=1000, description="rounds to reach the density")
+    batches: int = Field(default=1, ge=1, le=1000, description="new training batches per round")
     mode: Literal["train", "eval"] = Field(
-        default="train", description="batch norm by statistics of the batch, or by its running ones"
+        default="train", description="batch norm uses batch statistics, or running ones"
     )
 
     def batches_wanted(self) -> Wanted:
-        """Ask for fresh batches for every round."""
+        """Return the number of batches of all rounds."""
         return Wanted(self.rounds * self.batches)
 
     def importance(self, probe: Probe) -> Tensors:
-        """Go through all rounds but the last, whose selection is the freeze itself."""
+        """Run all rounds but the last, whose selection is the freeze."""
         effective = probe.weights
         for number in range(1, self.rounds):
             saliency = self._saliency(probe, effective, number)
@@ -44,7 +44,7 @@ class Force(MeasuredScores):
         return self._saliency(probe, effective, self.rounds)
 
     def _saliency(self, probe: Probe, effective: Tensors, number: int) -> Tensors:
-        """Measure |w · g| with w as drawn and g, summed over batches, in the network of a round."""
+        """Return |w · g| with the original w and the gradient g of this round's network."""
         leaves = {name: weight.detach().requires_grad_() for name, weight in effective.items()}
         turns = range((number - 1) * self.batches, number * self.batches)
         losses = [probe.loss(leaves, turn, training=self.mode == "train") for turn in turns]
@@ -54,20 +54,20 @@ class Force(MeasuredScores):
 
 @hookimpl
 def gemkit_scores() -> list[type[Scores]]:
-    """Offer the scores."""
+    """Register the score."""
     return [Force]
 
 
 @hookimpl
 def gemkit_pruners() -> dict[str, dict[str, Any]]:
-    """Offer both methods: many rounds inside the score, or one a freeze."""
+    """Register both methods: many rounds in one freeze, or one round per freeze."""
     return {
         "force": {
-            "help": "FORCE: saliency in rounds, between which weights return (de Jorge 2021)",
+            "help": "FORCE: saliency in rounds, pruned weights may return (de Jorge 2021)",
             "scores": "force",
         },
         "iter_snip": {
-            "help": "Iter-SNIP: saliency measured anew at every one of ten freezes (de Jorge 2021)",
+            "help": "Iter-SNIP: saliency measured at each of ten freezes (de Jorge 2021)",
             "scores": {"name": "force", "rounds": 1},
             "schedule": {"name": "exponential", "rounds": 10},
         },

@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import Field
 
 from gemkit import Observer, hookimpl
-from gemkit.events import Collapsed, EpochEnded, Event, Froze, Noted
+from gemkit.core.events import Collapsed, EpochEnded, Event, Froze, Noted
 
 
 class TensorBoard(Observer):
@@ -16,29 +16,31 @@ class TensorBoard(Observer):
     name = "tensorboard"
 
     folder: str = Field(
-        default="tensorboard", min_length=1, description="where in the run's directory they go"
+        default="tensorboard",
+        min_length=1,
+        description="the folder of the logs in the run's directory",
     )
 
     def listen(self, run_dir: Path | None) -> Callable[[Event], None]:
-        """Open the log; a run without a directory has nowhere to keep one and is not logged."""
+        """Open the log; a run without a directory is not logged."""
         return _Log(run_dir / self.folder) if run_dir else _ignore
 
 
 def _ignore(event: Event) -> None:
-    """Hear nothing."""
+    """Do nothing."""
 
 
 class _Log:
-    """The log of one run, closed when nobody listens any more."""
+    """The log of one run, closed when the listener is deleted."""
 
     def __init__(self, folder: Path) -> None:
-        from torch.utils.tensorboard import SummaryWriter  # slow, and needed in such runs only
+        from torch.utils.tensorboard import SummaryWriter  # a slow import, needed only here
 
         self.writer = SummaryWriter(str(folder))
         weakref.finalize(self, self.writer.close)
 
     def __call__(self, event: Event) -> None:
-        """Write an event down; everything is on disk at the end of each epoch."""
+        """Write an event, and flush."""
         match event:
             case EpochEnded():
                 for name in ("loss", "accuracy", "density", "lr"):
@@ -59,5 +61,5 @@ class _Log:
 
 @hookimpl
 def gemkit_observers() -> list[type[Observer]]:
-    """Offer the observer."""
+    """Register the observer."""
     return [TensorBoard]

@@ -7,7 +7,9 @@ from gemkit.testing.clauses import (
     datasets,
     initializers,
     learned,
+    measurements,
     models,
+    objectives,
     observers,
     presets,
     pruners,
@@ -16,6 +18,8 @@ from gemkit.testing.clauses import (
     schedules,
     scores,
     searching,
+    state,
+    structures,
 )
 
 __all__ = [
@@ -25,7 +29,9 @@ __all__ = [
     "datasets",
     "initializers",
     "learned",
+    "measurements",
     "models",
+    "objectives",
     "observers",
     "presets",
     "pruners",
@@ -34,4 +40,6 @@ __all__ = [
     "schedules",
     "scores",
     "searching",
+    "state",
+    "structures",
 ]

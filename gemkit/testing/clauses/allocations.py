@@ -1,4 +1,4 @@
-"""The contract of allocations: the budget to the last weight, whatever the importance."""
+"""The contract of allocations: exact budgets for any importance."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from itertools import chain
 import torch
 from hypothesis import strategies as st
 
-from gemkit.errors import FitError, ImportanceError
-from gemkit.parts import Allocation
-from gemkit.selection import Shares, keep_top
-from gemkit.tensors import Tensors, budget, kept, total
+from gemkit.core.errors import FitError, ImportanceError
+from gemkit.core.selection import Shares, keep_top
+from gemkit.core.tensors import Tensors, budget, kept, total
+from gemkit.parts.allocation import Allocation
 from gemkit.testing.cases import Layers
 from gemkit.testing.clause import RefusedError, clause, require
 from gemkit.testing.strategies import densities, layers, variants
@@ -20,18 +20,18 @@ Allocated = tuple[Allocation, Layers, float]
 
 
 def ranked(part: Allocation, device: torch.device) -> st.SearchStrategy[Allocated]:
-    """Draw importance, full of ties at times, and a density."""
+    """Draw importance, sometimes with many ties, and a density."""
     return st.tuples(variants(part), layers(device=device), densities())
 
 
-def unranked(part: Allocation, device: torch.device) -> st.SearchStrategy[Allocated]:
-    """Draw importance that cannot be ranked, and a density."""
+def non_finite(part: Allocation, device: torch.device) -> st.SearchStrategy[Allocated]:
+    """Draw importance that is not finite, and a density."""
     odd = layers(("nan", "inf", "minus inf"), device)
     return st.tuples(variants(part), odd, densities())
 
 
 def shared(part: Allocation, importance: Tensors, alive: Tensors, density: float) -> Shares:
-    """Share the budget; layers that the allocation refuses in words are no case for it."""
+    """Share the budget; a case that the allocation refuses with a FitError is rejected."""
     try:
         return part.keep(importance, alive, density)
     except FitError as error:
@@ -39,7 +39,7 @@ def shared(part: Allocation, importance: Tensors, alive: Tensors, density: float
 
 
 def problem_of(shares: Shares, alive: Tensors, density: float) -> str | None:
-    """Say what is wrong with shares, if anything is."""
+    """Say what is wrong with shares, or return None."""
     named = sorted(chain.from_iterable(shares))
     if named != sorted(alive):
         return f"the layers are {list(alive)}, and the groups {list(shares)}"
@@ -51,13 +51,13 @@ def problem_of(shares: Shares, alive: Tensors, density: float) -> str | None:
     for group, count in shares.items():
         living = kept({name: alive[name] for name in group}) if group else 0
         if not 0 <= count <= living:
-            return f"{group} keeps {count} of {living} that are alive"
+            return f"{group} keeps {count} of {living} alive weights"
     return None
 
 
 @clause(Allocation, ranked, examples=50, on_devices=True)
 def shares_sum_to_the_budget(part: Allocation, case: Allocated) -> None:
-    """`keep` puts every layer into one group; counts sum to the budget and fit what is alive."""
+    """`keep` puts every layer into one group; counts sum to the budget and are feasible."""
     part, drawn, density = case
     alive = drawn.masks()
     problem = problem_of(shared(part, drawn.values(), alive, density), alive, density)
@@ -66,7 +66,7 @@ def shares_sum_to_the_budget(part: Allocation, case: Allocated) -> None:
 
 @clause(Allocation, ranked)
 def masks_may_be_of_any_type(part: Allocation, case: Allocated) -> None:
-    """What is alive may be given as booleans or as zeros and ones."""
+    """`alive` may be booleans, or zeros and ones of any type."""
     part, drawn, density = case
     numbers = {name: mask.float() for name, mask in drawn.masks().items()}
     one = shared(part, drawn.values(), drawn.masks(), density)
@@ -74,8 +74,8 @@ def masks_may_be_of_any_type(part: Allocation, case: Allocated) -> None:
 
 
 @clause(Allocation, ranked)
-def sharing_twice_gives_the_same(part: Allocation, case: Allocated) -> None:
-    """`keep` is a plain function of its input: nothing drawn, nothing changed."""
+def keep_is_a_pure_function(part: Allocation, case: Allocated) -> None:
+    """`keep` depends only on its input, draws no random numbers and changes nothing."""
     part, drawn, density = case
     importance, alive = drawn.values(), drawn.masks()
     named = [*importance.items(), *((f"alive {name}", mask) for name, mask in alive.items())]
@@ -87,9 +87,9 @@ def sharing_twice_gives_the_same(part: Allocation, case: Allocated) -> None:
     require(one == other, f"{one} became {other}")
 
 
-@clause(Allocation, unranked)
-def importance_that_cannot_be_ranked_is_no_surprise(part: Allocation, case: Allocated) -> None:
-    """Given nan or infinity, `keep` raises ImportanceError or shares as ever; selecting refuses."""
+@clause(Allocation, non_finite)
+def non_finite_importance_is_not_ranked(part: Allocation, case: Allocated) -> None:
+    """Given nan or infinity, `keep` raises ImportanceError, or returns valid shares."""
     part, drawn, density = case
     importance, alive = drawn.values(), drawn.masks()
     try:

@@ -1,4 +1,4 @@
-"""The contract of every part: named, described, and the same after being written down."""
+"""The contract of every part: named, described, and equal after a round trip through data."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-from gemkit.examine_part import part_problems
-from gemkit.options import part_from
-from gemkit.parts import Part
-from gemkit.recipe import part_data
+from gemkit.parts.options import part_from
+from gemkit.parts.part import Part
+from gemkit.parts.recipe import part_data
+from gemkit.plugins.validate_part import part_problems
 from gemkit.testing.clause import clause, require
 from gemkit.testing.strategies import field_values
 
@@ -22,26 +22,36 @@ def own_fields(part: Part, device: torch.device) -> st.SearchStrategy[dict[str, 
 
 @clause(Part)
 def it_can_be_registered(part: Part, case: None) -> None:
-    """The class has a name people can type and a docstring, and can be built from its fields."""
+    """The class has a valid name and a docstring, and can be built from its fields."""
     problems = part_problems(type(part))
     require(not problems, f"it {', and '.join(problems)}")
 
 
 @clause(Part)
 def every_field_is_described(part: Part, case: None) -> None:
-    """Every field says in its description what it means; it is all the help people get."""
-    silent = [name for name, info in type(part).model_fields.items() if not info.description]
-    require(not silent, f"these say nothing: {', '.join(silent)}")
+    """Every field has a description, which is shown as help."""
+    missing = [name for name, info in type(part).model_fields.items() if not info.description]
+    require(not missing, f"these have none: {', '.join(missing)}")
 
 
 @clause(Part, own_fields)
-def it_survives_being_written_down(part: Part, case: dict[str, Any]) -> None:
-    """Any fields within their bounds build a part that reads back from plain data as its equal."""
+def it_round_trips_through_plain_data(part: Part, case: dict[str, Any]) -> None:
+    """Any fields within their bounds build a part, which reads back from its data as equal."""
     cls = type(part)
     made, problems = part_from(cls, case, "part")
     require(made is not None, f"these fields are refused: {'; '.join(problems)}")
     assert made is not None
-    data = part_data(made)
-    require(data.pop("name") == cls.name, "its data has another name")
-    again, _ = part_from(cls, data, "part")
+    again = read_back(made, part_data(made))
     require(again == made, f"{made!r} reads back as {again!r}")
+
+
+def read_back(part: Part, data: dict[str, Any]) -> Part | None:
+    """Build a part from plain data, and the parts within it from theirs."""
+    require(data.pop("name") == part.name, "its data has another name")
+    inner = {
+        name: read_back(own, data[name])
+        for name in type(part).model_fields
+        if isinstance(own := getattr(part, name), Part)
+    }
+    again, _ = part_from(type(part), data | inner, "part")
+    return again

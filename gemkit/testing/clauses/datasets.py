@@ -1,4 +1,4 @@
-"""The contract of data sets: sound splits, every sample once, the same order for the same seed."""
+"""The contract of data sets: valid splits, every sample once, the same order for a seed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from unittest.mock import patch
 
 import torch
 
+from gemkit.core.errors import DataError
+from gemkit.data.part import DatasetPart
 from gemkit.data.source import Data, Source
-from gemkit.errors import DataError
-from gemkit.parts import DatasetPart
 from gemkit.testing.clause import NotTriedError, clause, require
 
 SPLITS = ("train", "validation", "test")
@@ -20,9 +20,9 @@ SPLITS = ("train", "validation", "test")
 
 @contextmanager
 def loaded(part: DatasetPart, folder: Path | None) -> Iterator[Data]:
-    """Load the data set from a folder, or from an empty one, where it may tell that it needs files.
+    """Load the data set from a folder, or from an empty one, where it may raise a DataError.
 
-    Decoded images are cached beside, not among those of the user, and go with the block.
+    The cache of decoded images is temporary; the user's own is not touched.
     """
     with TemporaryDirectory() as own, patch.dict("os.environ", GEMKIT_CACHE=f"{own}/cache"):
         try:
@@ -46,8 +46,8 @@ def read(source: Source, size: int, seed: int | None) -> tuple[torch.Tensor, tor
 
 
 @clause(DatasetPart)
-def what_is_missing_is_told_in_words(part: DatasetPart, case: None) -> None:
-    """With nothing in the folder it loads all the same, or raises a DataError."""
+def missing_files_raise_a_data_error(part: DatasetPart, case: None) -> None:
+    """With an empty folder it loads anyway, or raises a DataError."""
     try:
         with loaded(part, None):
             return
@@ -57,15 +57,15 @@ def what_is_missing_is_told_in_words(part: DatasetPart, case: None) -> None:
 
 @clause(DatasetPart, on_files=True)
 def every_split_holds_images_and_labels(part: DatasetPart, folder: Path | None) -> None:
-    """Splits give finite float32 images of the stated shape, and labels below `classes`."""
+    """Splits give finite float32 images of the declared shape, and labels below `classes`."""
     with loaded(part, folder) as data:
         require(isinstance(data, Data), f"it returned {type(data).__name__}")
         for name in SPLITS:
-            look_at(name, getattr(data, name), data)
+            check_split(name, getattr(data, name), data)
 
 
-def look_at(name: str, source: Source, data: Data) -> None:
-    """Hold the first batch of a split, and all its labels, against what the data set states."""
+def check_split(name: str, source: Source, data: Data) -> None:
+    """Compare the first batch and all labels of a split with what the data set declares."""
     require(len(source) > 0, f"{name} is empty")
     images, labels = next(iter(source.batches(16)))
     require(images.dtype == torch.float32, f"{name} gives images of type {images.dtype}")
@@ -84,7 +84,9 @@ def every_sample_comes_once_an_epoch(part: DatasetPart, folder: Path | None) -> 
     """An epoch has `steps` batches and, shuffled or not, every label as often as `targets`."""
     with loaded(part, folder) as data:
         source = data.validation
-        require(source.steps(7) == len(list(source.batches(7))), "steps does not count the batches")
+        require(
+            source.steps(7) == len(list(source.batches(7))), "steps is not the number of batches"
+        )
         for seed in (None, 0):
             _, labels = read(source, 7, seed)
             counted = torch.equal(labels.sort().values, source.targets().sort().values)

@@ -1,12 +1,13 @@
-"""The contract of initializers: weights that fit, drawn from their generator alone."""
+"""The contract of initializers: weights that fit, drawn only from the given generator."""
 
 from __future__ import annotations
 
 import torch
 from hypothesis import strategies as st
 
-from gemkit.parts import Initializer
-from gemkit.tensors import generator, parameters_of, prunable_names
+from gemkit.core.prunable import prunable_names
+from gemkit.core.tensors import generator, parameters_of
+from gemkit.parts.initializer import Initializer
 from gemkit.testing.cases import Network
 from gemkit.testing.clause import clause, require
 from gemkit.testing.strategies import networks, variants
@@ -18,11 +19,11 @@ from gemkit.testing.watch import (
     unchanged,
 )
 
-Begun = tuple[Initializer, Network]
+Drawn = tuple[Initializer, Network]
 
 
-def built_networks(part: Initializer, device: torch.device) -> st.SearchStrategy[Begun]:
-    """Draw networks whose weights are to be drawn."""
+def built_networks(part: Initializer, device: torch.device) -> st.SearchStrategy[Drawn]:
+    """Draw networks."""
     return st.tuples(variants(part), networks(device))
 
 
@@ -34,8 +35,8 @@ def weights_of(case: Network) -> dict[str, torch.Tensor]:
 
 
 @clause(Initializer, built_networks, on_devices=True)
-def the_drawn_weights_fit(part: Initializer, case: Begun) -> None:
-    """`draw` returns one finite tensor per weight, of its shape and number format, on the CPU."""
+def the_drawn_weights_fit(part: Initializer, case: Drawn) -> None:
+    """`draw` returns one finite tensor per weight, of its shape and dtype, on the CPU."""
     part, drawn = case
     weights = weights_of(drawn)
     made = part.draw(weights, generator(drawn.seed, "weights"))
@@ -48,8 +49,8 @@ def the_drawn_weights_fit(part: Initializer, case: Begun) -> None:
 
 
 @clause(Initializer, built_networks)
-def the_same_generator_draws_the_same_weights(part: Initializer, case: Begun) -> None:
-    """`draw` draws from the generator it is given, and changes no weight of the model."""
+def the_same_generator_draws_the_same_weights(part: Initializer, case: Drawn) -> None:
+    """`draw` uses only the given generator, and changes no weight of the model."""
     part, drawn = case
     weights = weights_of(drawn)
     with no_global_randomness(), unchanged("the weights", lambda: copied(weights.items())):

@@ -1,4 +1,4 @@
-"""The contract of learned scores: where they begin, how they are seen, and where they may be."""
+"""The contract of learned scores: initial values, view, slope and projection."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import math
 import torch
 from hypothesis import strategies as st
 
-from gemkit.parts import LearnedScores
-from gemkit.tensors import Tensors, generator
+from gemkit.core.tensors import Tensors, generator
+from gemkit.parts.scores import LearnedScores
 from gemkit.testing.cases import Layers
 from gemkit.testing.clause import clause, require
 from gemkit.testing.strategies import layers, seeds
@@ -23,31 +23,31 @@ from gemkit.testing.watch import (
 
 
 def dense_layers(part: LearnedScores, device: torch.device) -> st.SearchStrategy[Layers]:
-    """Draw weights for which scores are wanted."""
+    """Draw weights to score."""
     return layers(("drawn", "equal"))
 
 
 def any_scores(part: LearnedScores, device: torch.device) -> st.SearchStrategy[Layers]:
-    """Draw a layer whose scores may be anywhere; `wandering` moves them there."""
+    """Draw layers for `raw_scores`."""
     return layers(("drawn",), device)
 
 
 def raw_scores(case: Layers) -> Tensors:
-    """Return scores as they may be after an optimizer step: some small, some far away."""
+    """Return scores as after an optimizer step, some of them large."""
     return {
         name: (value.double() * 2 - 1).mul(10 ** (at % 3)).to(value)
         for at, (name, value) in enumerate(case.values().items())
     }
 
 
-def turned(scores: Tensors) -> Tensors:
-    """Return the same entries in one dimension, from the last to the first."""
+def reversed_flat(scores: Tensors) -> Tensors:
+    """Return the same entries flattened, in reverse order."""
     return {name: score.reshape(-1).flip(0) for name, score in scores.items()}
 
 
 @clause(LearnedScores, dense_layers)
-def the_first_scores_fit_the_weights(part: LearnedScores, case: Layers) -> None:
-    """`init` draws one finite tensor per weight, of its shape and number format, on the CPU."""
+def the_initial_scores_fit_the_weights(part: LearnedScores, case: Layers) -> None:
+    """`init` returns one finite tensor per weight, of its shape and dtype, on the CPU."""
     weights = case.values()
     scores = part.init(weights, generator(case.seed, "scores"))
     require(list(scores) == list(weights), f"it returned {list(scores)}")
@@ -61,7 +61,7 @@ def the_first_scores_fit_the_weights(part: LearnedScores, case: Layers) -> None:
 
 @clause(LearnedScores, dense_layers)
 def the_same_generator_draws_the_same_scores(part: LearnedScores, case: Layers) -> None:
-    """`init` draws from the generator it is given, and changes no weight."""
+    """`init` uses only the given generator, and changes no weight."""
     weights = case.values()
     with (
         no_global_randomness(),
@@ -76,26 +76,26 @@ def the_same_generator_draws_the_same_scores(part: LearnedScores, case: Layers) 
 
 
 @clause(LearnedScores, any_scores, on_devices=True)
-def a_score_is_seen_by_itself(part: LearnedScores, case: Layers) -> None:
-    """`view` works element by element, is finite, and leaves the scores as they were."""
+def the_view_is_elementwise(part: LearnedScores, case: Layers) -> None:
+    """`view` is elementwise and finite, and does not change the scores."""
     scores = raw_scores(case)
     part.project_(scores)
     with unchanged("the scores", lambda: copied(scores.items())):
-        view, again = part.view(scores), part.view(turned(scores))
+        view, again = part.view(scores), part.view(reversed_flat(scores))
     require(list(view) == list(scores), f"the layers are {list(scores)}, the views {list(view)}")
     for name, seen in view.items():
         require(seen.shape == scores[name].shape, f"the view has shape {tuple(seen.shape)}")
         require(bool(seen.isfinite().all()), "the view is not finite")
-        # Not to the bit: the last few entries of a tensor take another way through the processor.
+        # Not bit-equal: the last few entries of a tensor take another code path in the kernel.
         close = torch.allclose(
             seen.reshape(-1).flip(0), again[name], rtol=4 * torch.finfo(seen.dtype).eps, atol=1e-6
         )
-        require(close, "a score's view depends on its neighbours")
+        require(close, "the view of a score depends on other scores")
 
 
 @clause(LearnedScores, any_scores)
 def the_slope_is_the_derivative_of_the_view(part: LearnedScores, case: Layers) -> None:
-    """`slope` is d view / d score, or None where that is 1 everywhere."""
+    """`slope` is d view / d score, or None if that is 1 everywhere."""
     exact = {name: score.double() for name, score in raw_scores(case).items()}
     part.project_(exact)
     leaves = {name: score.clone().requires_grad_() for name, score in exact.items()}
@@ -111,7 +111,7 @@ def the_slope_is_the_derivative_of_the_view(part: LearnedScores, case: Layers) -
 
 @clause(LearnedScores, any_scores, on_devices=True)
 def projecting_twice_is_projecting_once(part: LearnedScores, case: Layers) -> None:
-    """`project_` works in place, entry by entry, and leaves scores where they may be."""
+    """`project_` works in place and elementwise, and does not move projected scores."""
     once = raw_scores(case)
     pieces = {
         f"{name} {at}": piece.clone()
@@ -122,7 +122,7 @@ def projecting_twice_is_projecting_once(part: LearnedScores, case: Layers) -> No
     require(part.project_(once) is None, "it returned something; it works in place")
     together = torch.cat([score.reshape(-1) for score in once.values()])
     close = torch.allclose(torch.cat([*pieces.values()]), together, rtol=1e-5, atol=1e-6)
-    require(close, "a score's projection depends on its neighbours")
+    require(close, "the projection of a score depends on other scores")
     twice = {name: score.clone() for name, score in once.items()}
     part.project_(twice)
     for name, score in once.items():
@@ -131,7 +131,7 @@ def projecting_twice_is_projecting_once(part: LearnedScores, case: Layers) -> No
 
 @clause(LearnedScores, any_scores, applies=lambda part: part.unit_interval)
 def the_view_stays_in_the_unit_interval(part: LearnedScores, case: Layers) -> None:
-    """With `unit_interval` every view of projected scores lies in [0, 1], the first scores too."""
+    """With `unit_interval` every view of projected scores is in [0, 1], also initially."""
     for scores in (part.init(case.values(), generator(case.seed, "scores")), raw_scores(case)):
         part.project_(scores)
         for seen in part.view(scores).values():

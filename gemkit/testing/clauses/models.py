@@ -1,13 +1,14 @@
-"""The contract of models: logits for images, weights to prune, gradients to learn from."""
+"""The contract of models: logits for images, prunable weights, gradients for all of them."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
 
-from gemkit.errors import GemkitError
-from gemkit.parts import ModelPart
-from gemkit.tensors import parameters_of, prunable_names
+from gemkit.core.errors import GemkitError
+from gemkit.core.prunable import prunable_names
+from gemkit.core.tensors import parameters_of
+from gemkit.models.part import ModelPart
 from gemkit.testing.clause import NotTriedError, clause, require
 from gemkit.testing.watch import same_everywhere, state_of
 
@@ -23,7 +24,7 @@ def build(part: ModelPart, shape: tuple[int, int, int]) -> nn.Module:
 
 
 def first_that_fits(part: ModelPart) -> tuple[nn.Module, torch.Tensor]:
-    """Build the model for the first usual shape it takes, with a batch of such images."""
+    """Build the model for the first common shape it takes; return it with a batch of images."""
     reason = ""
     for shape in SHAPES:
         try:
@@ -32,7 +33,7 @@ def first_that_fits(part: ModelPart) -> tuple[nn.Module, torch.Tensor]:
             reason = str(error)
             continue
         return model, torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
-    raise NotTriedError(f"it takes images of none of the usual shapes: {reason}")
+    raise NotTriedError(f"it takes none of the common image shapes: {reason}")
 
 
 @clause(ModelPart)
@@ -48,8 +49,8 @@ def it_gives_a_logit_for_every_class(part: ModelPart, case: None) -> None:
 
 
 @clause(ModelPart)
-def shapes_it_cannot_take_are_refused_in_words(part: ModelPart, case: None) -> None:
-    """A shape of images either works or raises a GemkitError, never another exception."""
+def unsupported_shapes_raise_a_gemkit_error(part: ModelPart, case: None) -> None:
+    """An image shape either works or raises a GemkitError, never another exception."""
     for shape in SHAPES[:3]:
         try:
             model = build(part, shape)
@@ -62,7 +63,7 @@ def shapes_it_cannot_take_are_refused_in_words(part: ModelPart, case: None) -> N
 
 @clause(ModelPart)
 def the_same_seed_builds_the_same_model(part: ModelPart, case: None) -> None:
-    """Weights are drawn from torch's global random numbers, which the caller seeds."""
+    """Weights are drawn from torch's global random generator, which the caller seeds."""
     (one, _), (other, _) = first_that_fits(part), first_that_fits(part)
     equal = same_everywhere(dict(one.state_dict()), dict(other.state_dict()))
     require(equal, "two builds from one seed differ")
@@ -77,5 +78,5 @@ def every_prunable_weight_can_learn(part: ModelPart, case: None) -> None:
     with torch.random.fork_rng(devices=[]):
         loss = nn.functional.cross_entropy(model(images), torch.tensor([0, 1]))
     found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
-    unmoved = [name for name, gradient in zip(parameters, found, strict=True) if gradient is None]
-    require(not unmoved, f"no gradient reaches {', '.join(unmoved[:3])}")
+    without = [name for name, gradient in zip(parameters, found, strict=True) if gradient is None]
+    require(not without, f"no gradient reaches {', '.join(without[:3])}")

@@ -1,4 +1,4 @@
-"""The contract of observers: whatever happens in a run, listening does no harm."""
+"""The contract of observers: they take every event and do not disturb the run."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, get_args, get_type_hints
 import torch
 from hypothesis import strategies as st
 
-from gemkit.events import Event
-from gemkit.parts import Observer
+from gemkit.core.events import Event
+from gemkit.parts.observer import Observer
 from gemkit.testing.clause import clause, require
 from gemkit.testing.watch import no_global_randomness
 
@@ -21,8 +21,8 @@ _NUMBERS: dict[Any, st.SearchStrategy[Any]] = {
 }
 
 
-def happenings(part: Observer, device: torch.device) -> st.SearchStrategy[list[Event]]:
-    """Draw what may happen in a run, every kind of event at least once."""
+def events(part: Observer, device: torch.device) -> st.SearchStrategy[list[Event]]:
+    """Draw one event of every kind."""
     return st.tuples(*(_events(kind) for kind in get_args(Event))).map(list)
 
 
@@ -35,8 +35,8 @@ def _events(kind: type[Any]) -> st.SearchStrategy[Any]:
     return st.builds(kind, **values)
 
 
-@clause(Observer, happenings, examples=10)
-def it_hears_every_event(part: Observer, case: list[Event]) -> None:
+@clause(Observer, events, examples=10)
+def it_takes_every_event(part: Observer, case: list[Event]) -> None:
     """The listener takes every kind of event, and draws no global random numbers."""
     with TemporaryDirectory() as folder, no_global_randomness():
         listener = part.listen(Path(folder))
@@ -46,17 +46,17 @@ def it_hears_every_event(part: Observer, case: list[Event]) -> None:
         del listener
 
 
-@clause(Observer, happenings, examples=3)
-def it_hears_runs_without_a_directory(part: Observer, case: list[Event]) -> None:
-    """A run may have no directory; the observer then listens all the same."""
+@clause(Observer, events, examples=3)
+def it_observes_runs_without_a_directory(part: Observer, case: list[Event]) -> None:
+    """The observer also works for a run without a directory."""
     listener = part.listen(None)
     for event in case:
         listener(event)
 
 
-@clause(Observer, happenings, examples=3)
-def it_hears_two_runs_at_once(part: Observer, case: list[Event]) -> None:
-    """Listeners of two runs do not get in each other's way."""
+@clause(Observer, events, examples=3)
+def it_observes_two_runs_at_once(part: Observer, case: list[Event]) -> None:
+    """Listeners of two runs do not disturb each other."""
     with TemporaryDirectory() as one, TemporaryDirectory() as other:
         listeners = [part.listen(Path(folder)) for folder in (one, other)]
         for event in case:

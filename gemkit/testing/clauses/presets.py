@@ -1,16 +1,16 @@
-"""The contract of presets: everything they name exists, and fits together."""
+"""The contract of presets: everything they name exists and fits together."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from gemkit.compose import misfits, needs_training
-from gemkit.registry import Registry
+from gemkit.parts.fit import misfits, needs_training
+from gemkit.plugins.registry import Registry
 from gemkit.testing.clause import clause, require
 
 
 class NamedPreset(NamedTuple):
-    """A preset by name, and the registry that knows its parts."""
+    """A preset by name, and the registry of its parts."""
 
     name: str
     registry: Registry
@@ -20,8 +20,8 @@ class NamedPreset(NamedTuple):
 
 
 @clause(NamedPreset)
-def its_run_can_begin(named: NamedPreset, case: None) -> None:
-    """Pruner, network and data set exist, with the fields it sets, and the recipe fits its plan."""
+def its_run_can_start(named: NamedPreset, case: None) -> None:
+    """Pruner, model and data set exist, with the fields it sets, and the recipe fits its plan."""
     registry, preset = named.registry, named.registry.preset(named.name).thing
     recipe = preset.made(registry)
     registry.build("models", preset.model)

@@ -1,11 +1,11 @@
-"""The contract of pruners: a recipe that resolves, fits, and finds a ticket."""
+"""The contract of pruners: a recipe that resolves, fits and finds a ticket."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from gemkit.compose import misfits
-from gemkit.registry import Registry
+from gemkit.parts.fit import misfits
+from gemkit.plugins.registry import Registry
 from gemkit.testing.clause import clause, require
 from gemkit.testing.clauses.searching import DENSITY, look_at
 
@@ -13,7 +13,7 @@ EPOCHS = 30
 
 
 class Pruner(NamedTuple):
-    """A pruner by name, and the registry that knows its parts."""
+    """A pruner by name, and the registry of its parts."""
 
     name: str
     registry: Registry
@@ -24,14 +24,14 @@ class Pruner(NamedTuple):
 
 @clause(Pruner)
 def its_parts_fit_together(pruner: Pruner, case: None) -> None:
-    """The recipe names parts and fields that exist, and they fit together in 30 epochs."""
+    """The recipe names existing parts and fields, and they fit together in 30 epochs."""
     recipe = pruner.registry.recipe(pruner.name)
     problems = list(misfits(recipe, epochs=EPOCHS, density=DENSITY))
     require(not problems, "; ".join(problems))
 
 
 @clause(Pruner)
-def it_says_in_one_line_what_it_does(pruner: Pruner, case: None) -> None:
+def it_has_one_line_of_help(pruner: Pruner, case: None) -> None:
     """The recipe has one line of help."""
     line = pruner.registry.recipe(pruner.name).help
     require(line.strip() and "\n" not in line, f"it is {line!r}")

@@ -1,12 +1,14 @@
-"""The contract of freeze schedules: they only fall, and end at the target."""
+"""The contract of freeze schedules: densities fall, and end at the target."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import torch
 from hypothesis import strategies as st
 
-from gemkit.errors import FitError
-from gemkit.parts import Freeze, FreezeSchedule
+from gemkit.core.errors import FitError
+from gemkit.parts.schedule import Freeze, FreezeSchedule
 from gemkit.testing.clause import RefusedError, clause, require
 from gemkit.testing.strategies import densities, variants
 
@@ -15,13 +17,13 @@ Timed = tuple[FreezeSchedule, float, int]
 
 
 def lengths(part: FreezeSchedule, device: torch.device) -> st.SearchStrategy[Timed]:
-    """Draw a target and how many epochs there are."""
+    """Draw a target density and a number of epochs."""
     epochs = st.sampled_from([30, 0, 1]) | st.integers(0, 400)
     return st.tuples(variants(part), densities(), epochs)
 
 
 def freezes_of(case: Timed) -> list[Freeze]:
-    """List the freezes; a task that the schedule refuses in words is no case for it."""
+    """List the freezes; a case that the schedule refuses with a FitError is rejected."""
     part, target, epochs = case
     try:
         return part.freezes(target, epochs, STEPS)
@@ -30,7 +32,7 @@ def freezes_of(case: Timed) -> list[Freeze]:
 
 
 @clause(FreezeSchedule)
-def it_suits_a_search_of_the_usual_length(part: FreezeSchedule, case: None) -> None:
+def it_freezes_in_30_epochs(part: FreezeSchedule, case: None) -> None:
     """With 30 epochs there is at least one freeze."""
     require(part.freezes(0.05, 30, STEPS), "there is none")
 
@@ -41,7 +43,7 @@ def steps_ascend_within_the_search(part: FreezeSchedule, case: Timed) -> None:
     freezes = freezes_of(case)
     for freeze in freezes:
         require(isinstance(freeze, Freeze), f"it lists {freeze!r}")
-        require(type(freeze.step) is int, f"step {freeze.step!r} is not a whole number")
+        require(type(freeze.step) is int, f"step {freeze.step!r} is not an int")
     steps = [freeze.step for freeze in freezes]
     last = case[2] * STEPS
     require(steps == sorted(steps), f"the steps are {steps}")
@@ -50,23 +52,39 @@ def steps_ascend_within_the_search(part: FreezeSchedule, case: Timed) -> None:
 
 @clause(FreezeSchedule, lengths, examples=60)
 def densities_never_rise_and_end_at_the_target(part: FreezeSchedule, case: Timed) -> None:
-    """Densities lie in (0, 1], never rise, and the last one is the target exactly."""
-    kept = [freeze.density for freeze in freezes_of(case)]
-    require(kept == sorted(kept, reverse=True), f"the densities are {kept}")
+    """Densities lie in (0, 1], and the last one is the target exactly.
+
+    They never rise, except to a freeze with `regrow`.
+    """
+    freezes = freezes_of(case)
+    kept = [freeze.density for freeze in freezes]
+    rises = [
+        later.density
+        for earlier, later in pairwise(freezes)
+        if later.density > earlier.density and not later.regrow
+    ]
+    require(not rises, f"the densities {kept} rise to {rises[:1]}, where nothing regrows")
     require(all(0 < density <= 1 for density in kept), f"the densities are {kept}")
     require(not kept or kept[-1] == case[1], f"the densities {kept} do not end at the target")
+
+
+@clause(FreezeSchedule, lengths)
+def what_regrows_is_a_fraction(part: FreezeSchedule, case: Timed) -> None:
+    """`regrow`, the share of living weights that is dropped and grown again, lies in [0, 1]."""
+    shares = [freeze.regrow for freeze in freezes_of(case)]
+    require(all(0 <= share <= 1 for share in shares), f"it is {shares}")
 
 
 @clause(FreezeSchedule, lengths)
 def a_schedule_that_does_not_train_freezes_before_the_first_step(
     part: FreezeSchedule, case: Timed
 ) -> None:
-    """Where `trains` is False every freeze comes at step 0."""
+    """If `trains` is False, every freeze is at step 0."""
     steps = {freeze.step for freeze in freezes_of(case)}
     require(case[0].trains or steps <= {0}, f"the steps are {sorted(steps)}")
 
 
 @clause(FreezeSchedule, lengths)
-def asking_twice_gives_the_same_freezes(part: FreezeSchedule, case: Timed) -> None:
-    """`freezes` is a plain function of its input."""
+def freezes_is_a_pure_function(part: FreezeSchedule, case: Timed) -> None:
+    """`freezes` depends only on its input."""
     require(freezes_of(case) == freezes_of(case), "the two lists differ")

@@ -1,14 +1,14 @@
-"""The contract of scores: importance for every weight, and a network left as it was."""
+"""The contract of scores: importance for every weight, and an unchanged network."""
 
 from __future__ import annotations
 
 import torch
 from hypothesis import strategies as st
 
-from gemkit.errors import ImportanceError
-from gemkit.parts import LearnedScores, Scores
-from gemkit.probe import Probe, Wanted
-from gemkit.tensors import Tensors, generator
+from gemkit.core.errors import ImportanceError
+from gemkit.core.probe import Probe, Wanted
+from gemkit.core.tensors import Tensors, generator
+from gemkit.parts.scores import LearnedScores, Scores
 from gemkit.testing.cases import Network
 from gemkit.testing.clause import RefusedError, clause, require
 from gemkit.testing.strategies import networks
@@ -28,7 +28,7 @@ def found_networks(part: Scores, device: torch.device) -> st.SearchStrategy[Netw
 
 
 def probe_of(part: Scores, case: Network) -> Probe:
-    """Hold the network of a case still, with all that these scores ask for."""
+    """Return a probe of the network, with the batches and scores that the part needs."""
     model = case.model()
     probe = case.probe(model, case.batches(part.batches_wanted()), {})
     if isinstance(part, LearnedScores):
@@ -40,7 +40,7 @@ def probe_of(part: Scores, case: Network) -> Probe:
 
 
 def measured(part: Scores, probe: Probe) -> Tensors:
-    """Measure; a network that the scores refuse in words is no case for them."""
+    """Measure; a network that is refused with an ImportanceError is rejected as a case."""
     try:
         return part.importance(probe)
     except ImportanceError as error:
@@ -48,14 +48,14 @@ def measured(part: Scores, probe: Probe) -> Tensors:
 
 
 @clause(Scores)
-def says_which_batches_it_wants(part: Scores, case: None) -> None:
-    """`batches_wanted` returns a `Wanted`, of whole numbers."""
+def it_returns_the_batches_it_wants(part: Scores, case: None) -> None:
+    """`batches_wanted` returns a `Wanted` of integers."""
     wanted = part.batches_wanted()
     require(isinstance(wanted, Wanted), f"it is {wanted!r}")
     require(type(wanted.batches) is int and wanted.batches >= 0, f"it is {wanted!r}")
     each = wanted.per_class
-    sound = each is None or (type(each) is int and each > 0 and wanted.batches > 0)
-    require(sound, f"it is {wanted!r}")
+    valid = each is None or (type(each) is int and each > 0 and wanted.batches > 0)
+    require(valid, f"it is {wanted!r}")
 
 
 @clause(Scores, found_networks, on_devices=True)
@@ -84,13 +84,13 @@ def importance_is_finite_where_weights_are_alive(part: Scores, case: Network) ->
     """Importance is neither nan nor infinite where a weight is alive."""
     probe = probe_of(part, case)
     for name, value in measured(part, probe).items():
-        odd = int((~value[probe.alive[name]].isfinite()).sum())
-        require(not odd, f"'{name}' has {odd} values of {value.numel()} that are not finite")
+        count = int((~value[probe.alive[name]].isfinite()).sum())
+        require(not count, f"'{name}' has {count} values of {value.numel()} that are not finite")
 
 
 @clause(Scores, found_networks, on_devices=True)
 def the_same_seed_gives_the_same_importance(part: Scores, case: Network) -> None:
-    """Importance depends on the network, the batches and `probe.rng` alone."""
+    """Importance depends only on the network, the batches and `probe.rng`."""
     one = at_global_seed(1, lambda: measured(part, probe_of(part, case)))
     other = at_global_seed(2, lambda: measured(part, probe_of(part, case)))
     require(same_everywhere(one, other), "measuring twice gave two results")
@@ -105,7 +105,7 @@ def measuring_draws_no_global_random_numbers(part: Scores, case: Network) -> Non
 
 
 @clause(Scores, found_networks, on_devices=True)
-def measuring_leaves_the_model_as_it_was(part: Scores, case: Network) -> None:
+def measuring_does_not_change_the_model(part: Scores, case: Network) -> None:
     """Measuring changes no parameter, gradient, `requires_grad`, buffer, mode or hook."""
     probe = probe_of(part, case)
     with unchanged("the model", lambda: state_of(probe.model)):
@@ -113,7 +113,7 @@ def measuring_leaves_the_model_as_it_was(part: Scores, case: Network) -> None:
 
 
 @clause(Scores, found_networks)
-def measuring_leaves_batches_and_scores_as_they_were(part: Scores, case: Network) -> None:
+def measuring_does_not_change_batches_and_scores(part: Scores, case: Network) -> None:
     """Measuring changes neither the batches nor the learned scores."""
     probe = probe_of(part, case)
     batches = [(f"images {at}", images) for at, (images, _) in enumerate(probe.batches)]
@@ -123,7 +123,7 @@ def measuring_leaves_batches_and_scores_as_they_were(part: Scores, case: Network
 
 @clause(Scores, found_networks)
 def importance_does_not_depend_on_the_models_mode(part: Scores, case: Network) -> None:
-    """Importance is the same whether the model came in training or in evaluation mode."""
+    """Importance is the same for a model in training and in evaluation mode."""
     probes = [probe_of(part, case) for _ in range(2)]
     for training, probe in enumerate(probes):
         probe.model.train(bool(training))

@@ -2,82 +2,126 @@
 
 from __future__ import annotations
 
-from functools import cache
+import signal
+from collections.abc import Iterator, Mapping
+from functools import cache, partial
+from itertools import chain, count, pairwise, repeat
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from gemkit.engine import search
-from gemkit.parts import (
-    Allocation,
-    FreezeSchedule,
-    Initializer,
-    LearnedScores,
-    Part,
-    Regularizer,
-    Rounding,
-    Scores,
-)
-from gemkit.plan import Plan
-from gemkit.plugins import load_plugins
-from gemkit.recipe import ROLES, Recipe
-from gemkit.registry import Registry
-from gemkit.tensors import budget
-from gemkit.testing.clause import clause, require
-from gemkit.testing.tiny import CPU, tiny_data, tiny_net
-from gemkit.testing.watch import state_of, unchanged
-from gemkit.ticket import Ticket
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from gemkit.core.errors import FitError, Stopped
+from gemkit.core.state import Stateful
+from gemkit.core.tensors import budget
+from gemkit.parts.allocation import Allocation
+from gemkit.parts.initializer import Initializer
+from gemkit.parts.objective import Objective
+from gemkit.parts.part import Part
+from gemkit.parts.recipe import ROLES, Recipe
+from gemkit.parts.regularizer import Regularizer
+from gemkit.parts.rounding import Rounding
+from gemkit.parts.schedule import FreezeSchedule
+from gemkit.parts.scores import LearnedScores, Scores
+from gemkit.parts.structure import Structure
+from gemkit.pruning.finetune import finetune
+from gemkit.pruning.search import search
+from gemkit.testing.clause import NotTriedError, clause, require
+from gemkit.testing.clauses.state import fresh, held
+from gemkit.testing.fields import inner_parts, is_part, own_parts
+from gemkit.testing.tiny import CPU, one_layer, tiny_data, tiny_net
+from gemkit.testing.watch import same_everywhere, state_of, unchanged
+from gemkit.tickets.ticket import Ticket
+from gemkit.training.checkpointer import Checkpointer, DiskCheckpointer
+from gemkit.training.plan import Plan
 
 DENSITY = 0.5
 _POPUP = {"scores": "popup", "rounding": "topk", "init": "signed_constant"}
 _UNIFORM = _POPUP | {"scores": "uniform"}
-
-
-@cache
-def own_parts() -> Registry:
-    """Load gemkit's own parts."""
-    return load_plugins(only=())
+_AT_THE_END = {"schedule": {"name": "once", "after": 1.0}}
+_WEIGHTS = {"scores": "magnitude", "rounding": "open", "init": "as_built"} | _AT_THE_END
+_DENSITIES = (DENSITY, *(n / m for m in (4, 8, 16, 3, 5, 6, 10, 32) for n in range(1, m)))
+_GATES = {"scores": "constant", "rounding": "sigmoid"} | _AT_THE_END
 
 
 def partners_of(part: Part) -> dict[str, Any]:
     """Choose built-in parts that go with this one; roles left out take their defaults."""
     if isinstance(part, Rounding) and not part.takes_measured:
         return _UNIFORM if part.needs_unit_interval else _POPUP
-    if isinstance(part, FreezeSchedule) and part.needs_clock_rewound:
-        return {"rewind": {"weights": 0.0, "clock": 0.0}}
-    return _POPUP if isinstance(part, LearnedScores | Regularizer) else {}
+    if isinstance(part, FreezeSchedule):
+        rewind = {"rewind": {"weights": 0.0, "clock": 0.0}} if part.needs_clock_rewound else {}
+        return rewind | ({"grow": "random"} if regrows(part) else {})
+    if isinstance(part, Regularizer) and part.on == "gates":
+        return _GATES
+    if isinstance(part, Structure):
+        return {"allocation": "uniform"}
+    return _POPUP if isinstance(part, LearnedScores | Regularizer | Objective) else {}
 
 
-def recipe_with(part: Part) -> Recipe:
-    """Make a recipe in which the part plays its role."""
-    recipe = own_parts().recipe({"pruner": "contract", **partners_of(part)})
-    [role] = [role for role, (kind, _) in ROLES.items() if isinstance(part, kind)]
-    return recipe.model_copy(update={role: part})
+def regrows(part: FreezeSchedule) -> bool:
+    """Whether pruned weights return, so that a recipe must say which."""
+    freezes = part.freezes(DENSITY, 30, 2)
+    rises = any(later.density > earlier.density for earlier, later in pairwise(freezes))
+    return rises or any(freeze.regrow for freeze in freezes)
 
 
-def tried(recipe: Recipe, epochs: int) -> Ticket:
+def recipe_with(part: Part, **others: object) -> Recipe:
+    """Make a recipe in which the part, made again of its fields, plays its role."""
+    recipe = own_parts().recipe({"pruner": "contract", **partners_of(part), **others})
+    role = next(role for role, (kind, _) in ROLES.items() if isinstance(part, kind))
+    return recipe.model_copy(update={role: fresh(part)})
+
+
+@cache
+def processor() -> Fabric:
+    """Open the CPU once."""
+    fabric = Fabric(accelerator="cpu", devices=1)
+    fabric.launch()
+    return fabric
+
+
+def tried(
+    recipe: Recipe,
+    epochs: int,
+    *,
+    density: float = DENSITY,
+    model: nn.Module | None = None,
+    checkpointer: Checkpointer | None = None,
+) -> Ticket:
     """Search with a recipe in a tiny network, and look whether that is left as it was."""
-    model, data = tiny_net(), tiny_data()
-    with unchanged("the model of the caller", lambda: state_of(model)):
+    model, data = tiny_net() if model is None else model, tiny_data()
+    network = unchanged("the model of the caller", lambda: state_of(model))
+    with network, unchanged("what the parts hold", lambda: held(recipe)):
         return search(
             recipe,
             model,
             data,
-            density=DENSITY,
+            density=density,
             # A part may meet a network or partners that do not suit it; the promise holds anyway.
             plan=Plan(epochs=epochs, batch_size=16, on_no_signal="warn", allow_ties=True),
             runtime=CPU,
+            fabric=processor(),
             on_collapse="warn",
+            checkpointer=checkpointer,
         )
 
 
-def look_at(recipe: Recipe, epochs: int) -> None:
+def look_at(recipe: Recipe, epochs: int) -> Ticket:
     """Search twice, and hold the two tickets against the density and each other."""
     ticket, again = tried(recipe, epochs), tried(recipe, epochs)
     goal = budget(ticket.prunable, recipe.density or DENSITY)
     rounded = recipe.finalize == "rounded" and not recipe.rounding.spends_budget
     thins_out = rounded and not recipe.rounding.takes_measured
-    fits = ticket.kept <= goal if thins_out else ticket.kept == goal
+    at_most = thins_out or recipe.structure.name != "weights"
+    fits = ticket.kept <= goal if at_most else ticket.kept == goal
     require(fits, f"the ticket keeps {ticket.kept} weights, and the budget is {goal}")
     require(ticket.digest() == again.digest(), "two searches with one seed found two tickets")
+    return ticket
+
+
+# --- every role ----------------------------------------------------------------------------------
 
 
 @clause(Scores)
@@ -114,3 +158,129 @@ def it_pulls_in_a_search(part: Regularizer, case: None) -> None:
 def it_begins_a_search(part: Initializer, case: None) -> None:
     """A search from these weights finds a ticket of the budget, the same for the same seed."""
     look_at(recipe_with(part), epochs=0)
+
+
+@clause(Objective)
+def it_trains_in_a_search(part: Objective, case: None) -> None:
+    """Scores, and weights, that are trained with it give a ticket that can be fine-tuned."""
+    recipes = [recipe_with(part)]
+    if not part.needs_dense:  # which must not change
+        recipes.append(recipe_with(part, **_WEIGHTS))
+    for recipe in recipes:
+        ticket = look_at(recipe, epochs=3)
+        finetune(ticket, tiny_net(), tiny_data(), epochs=1, runtime=CPU, fabric=processor())
+
+
+@clause(Structure)
+def it_prunes_whole_units_in_a_search(part: Structure, case: None) -> None:
+    """A search with this structure finds a ticket within the budget, of whole units alone."""
+    recipe = recipe_with(part)
+    fitting = next((density for density in _DENSITIES if part.misfit(density) is None), None)
+    if fitting is None:
+        raise NotTriedError(f"it takes none of many densities: {part.misfit(DENSITY)}")
+    ticket = in_some_network(recipe, fitting)
+    require(ticket.kept > 0, "the ticket keeps nothing")
+    goal = budget(ticket.prunable, fitting)
+    require(ticket.kept <= goal, f"it keeps {ticket.kept} weights, and the budget is {goal}")
+    for name, mask in ticket.mask.items():
+        units = part.fold(mask)
+        whole = bool((units.any(-1) == units.all(-1)).all())
+        require(whole, f"'{name}' keeps a part of a unit")
+
+
+def in_some_network(recipe: Recipe, density: float) -> Ticket:
+    """Search in the first network that has layers for the structure."""
+    networks = [tiny_net(width=width) for width in (8, 6, 12, 32)]
+    reason = ""
+    for model in [*networks, one_layer()]:
+        try:
+            return tried(recipe, 0, density=density, model=model)
+        except FitError as error:
+            reason = str(error)
+    raise NotTriedError(f"it suits none of the networks it was tried with: {reason}")
+
+
+def holds_parts(part: Part) -> bool:
+    """Whether a part has a field for another one."""
+    return any(is_part(info.annotation) for info in type(part).model_fields.values())
+
+
+@clause(Part, applies=holds_parts)
+def other_parts_may_be_within_it(part: Part, case: None) -> None:
+    """A search with it ends in a ticket, whatever built-in parts its fields hold."""
+    for name, info in type(part).model_fields.items():
+        if is_part(info.annotation):
+            kind: Any = info.annotation
+            for inner in inner_parts(kind):
+                look_at(recipe_with(part.model_copy(update={name: inner})), epochs=3)
+
+
+# --- killed and resumed --------------------------------------------------------------------------
+
+
+def steps_with(part: Part) -> bool:
+    """Whether a part takes part in every step of a search."""
+    learns = isinstance(part, Rounding) and not part.takes_measured
+    return learns or isinstance(part, LearnedScores | Regularizer | Objective)
+
+
+@clause(Part, applies=steps_with)
+def a_search_that_is_killed_resumes_to_the_same_bits(part: Part, case: None) -> None:
+    """A search that is stopped and resumed ends as one that runs through: what lasts is saved."""
+    straight, resumed = Watched(Checkpointer()), Watched(Checkpointer())
+    ticket = tried(recipe_with(part), 3, checkpointer=straight)
+    with TemporaryDirectory() as folder:
+        again = in_pieces(part, Path(folder), resumed)
+    require(ticket.digest() == again.digest(), "the two tickets differ")
+    one, other = straight.tensors(), resumed.tensors()
+    changed = [name for name in one if not same_everywhere({"": one[name]}, {"": other[name]})]
+    require(not changed, f"the two differ in {', '.join(changed[:3])}")
+
+
+def in_pieces(part: Part, folder: Path, watched: Watched) -> Ticket:
+    """Stop a search after its first step, then after every third, each time with a new part."""
+    for last in chain([2], repeat(3)):
+        asked = partial(_signal_at, last, count(1))
+        watched.checkpointer = DiskCheckpointer(folder / "run", "contract", asked_to_stop=asked)
+        try:
+            return tried(recipe_with(part), 3, checkpointer=watched)
+        except Stopped:
+            continue
+    raise AssertionError("not reached: the last piece returns")
+
+
+def _signal_at(last: int, asks: count[int]) -> int | None:
+    return signal.SIGTERM if next(asks) == last else None
+
+
+class Watched(Checkpointer):
+    """Passes everything to another checkpointer, and holds on to what is trained."""
+
+    def __init__(self, checkpointer: Checkpointer) -> None:
+        self.checkpointer = checkpointer
+        self.parts: Mapping[str, Stateful] = {}
+
+    def begin(self, phase: str, fabric: Fabric, parts: Mapping[str, Stateful]) -> None:
+        """Note the network and the trainer."""
+        self.parts = {name: parts[name] for name in ("net", "trainer")}
+        self.checkpointer.begin(phase, fabric, parts)
+
+    def maybe_save(self, *, epoch_ended: bool = False) -> None:
+        """Save if the other checkpointer does."""
+        self.checkpointer.maybe_save(epoch_ended=epoch_ended)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all tensors of what was trained, by name."""
+        found = chain.from_iterable(
+            _flat(name, one.state_dict()) for name, one in self.parts.items()
+        )
+        return dict(found)
+
+
+def _flat(name: str, state: object) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of a state."""
+    if isinstance(state, Tensor):
+        yield name, state
+    elif isinstance(state, Mapping):
+        for key, value in state.items():
+            yield from _flat(f"{name}.{key}", value)

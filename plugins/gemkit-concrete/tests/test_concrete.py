@@ -7,8 +7,8 @@ import pytest
 import torch
 from gemkit_concrete import Concrete, ExpectedDensity, LogOdds
 
-from gemkit import Plan, load_plugins, search
-from gemkit.tensors import generator
+from gemkit import Now, Plan, load_plugins, search
+from gemkit.core.tensors import generator
 from gemkit.testing import CPU, contract, tiny_data, tiny_net
 
 test_plugin = contract(gemkit_concrete)
@@ -20,7 +20,7 @@ REGISTRY = load_plugins(files=[Path(gemkit_concrete.__file__)], only=())
 
 def test_gates_open_as_often_as_their_probability_says():
     view = {"a": torch.linspace(0, 1, 5).repeat_interleave(4000)}
-    mask = Concrete().masks(view, {}, {}, generator(0, ""))["a"]
+    mask = Concrete().masks(view, Now(rng=generator(0, "")))["a"]
     rates = mask.view(5, -1).float().mean(dim=1)
     torch.testing.assert_close(rates, torch.linspace(0, 1, 5), rtol=0, atol=0.03)
 
@@ -36,22 +36,23 @@ def test_the_slope_is_the_derivative_of_the_relaxed_gate(temperature, kept):
     gate = torch.sigmoid((torch.logit(leaf) + noise) / temperature)
     assert ((gate > 0.5) == mask.bool()).all()  # this noise does give this hard gate
     [expected] = torch.autograd.grad(gate.sum(), leaf)
-    slope = Concrete(temperature=temperature).slope({"a": p}, {"a": mask})
+    slope = Concrete(temperature=temperature).slope({"a": p}, {"a": mask}, Now())
     torch.testing.assert_close(slope["a"], expected)
 
 
 def test_the_penalty_vanishes_at_the_density_and_pulls_towards_it():
     scores = {"a": torch.zeros(6, 4), "b": torch.zeros(8)}
-    assert ExpectedDensity(density=0.5).penalty(scores) == 0
+    assert ExpectedDensity(density=0.5).penalty(scores, Now()) == 0
     for density, direction in ((0.2, 1), (0.8, -1)):
         gradients = {name: torch.zeros_like(score) for name, score in scores.items()}
-        ExpectedDensity(density=density).add_gradient_(gradients, scores)
+        ExpectedDensity(density=density).add_gradient_(gradients, scores, Now())
         assert all((gradient * direction > 0).all() for gradient in gradients.values())
 
 
 def test_the_density_is_the_searchs_unless_one_is_chosen():
-    assert ExpectedDensity().towards(0.1).density == 0.1
-    assert ExpectedDensity(density=0.3).towards(0.1).density == 0.3
+    scores, now = {"a": torch.full((4,), 0.1).logit()}, Now(target=0.1)
+    assert ExpectedDensity().penalty(scores, now) == pytest.approx(0, abs=1e-9)
+    assert ExpectedDensity(density=0.3).penalty(scores, now) > 1e-6
 
 
 def expected_density(asked):

@@ -1,4 +1,4 @@
-"""Sensitivity: prune the weights on which the loss depends least (after SNIP, Lee et al. 2019)."""
+"""Sensitivity: prune the weights that the loss depends on least (after SNIP, Lee et al. 2019)."""
 
 from pydantic import Field
 
@@ -6,18 +6,18 @@ from gemkit import MeasuredScores, Wanted, hookimpl
 
 
 class Sensitivity(MeasuredScores):
-    """How strongly the loss depends on a weight: |w · dL/dw| over a few batches."""
+    """Sensitivity of the loss to each weight: |w · dL/dw| over a few batches."""
 
     name = "sensitivity"
 
     batches: int = Field(default=1, ge=1, le=1000, description="training batches to measure on")
 
     def batches_wanted(self):
-        """Ask for the batches."""
+        """Return how many batches to measure on."""
         return Wanted(self.batches)
 
     def importance(self, probe):
-        """Return |w · dL/dw|, with the gradients of all batches summed up."""
+        """Return |w · dL/dw|, with gradients summed over all batches."""
         weights = probe.leaves()
         gradient = probe.gradient(weights)
         return {name: (weight * gradient[name]).abs() for name, weight in weights.items()}
@@ -25,11 +25,11 @@ class Sensitivity(MeasuredScores):
 
 @hookimpl
 def gemkit_scores():
-    """Offer the scores."""
+    """Register the score."""
     return [Sensitivity]
 
 
 @hookimpl
 def gemkit_pruners():
-    """Offer a pruner made with them."""
+    """Register a pruner that uses it."""
     return {"sensitivity": {"help": "What the loss depends on most", "scores": "sensitivity"}}

@@ -1,4 +1,4 @@
-"""FORCE and Iter-SNIP keep their contracts, and do what the paper says."""
+"""FORCE and Iter-SNIP keep their contracts and match the paper."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from gemkit_force import Force
 
 from gemkit import Probe, load_plugins, search, select
-from gemkit.tensors import budget, kept, parameters_of, prunable_names, total
+from gemkit.core.prunable import prunable_names
+from gemkit.core.tensors import budget, kept, parameters_of, total
 from gemkit.testing import CPU, contract, tiny_data, tiny_net
 
 test_plugin = contract(gemkit_force)
@@ -27,7 +28,7 @@ def probe(density=0.1, model=None):
 
 
 def reference(rounds, density, *, weights_return):
-    """The paper's loop, written down plainly with a model that is changed in place."""
+    """Return the masks of the paper's loop, on a model that is changed in place."""
     model = tiny_net().train()
     names = prunable_names(model)
     drawn = {name: model.get_parameter(name).detach().clone() for name in names}
@@ -51,7 +52,7 @@ def reference(rounds, density, *, weights_return):
     return history
 
 
-def test_force_is_the_papers_loop():
+def test_force_equals_the_papers_loop():
     expected = reference(5, 0.1, weights_return=True)[-1]
     mask = select(Force(rounds=5).importance(probe()), 0.1)
     assert all(torch.equal(mask[name], expected[name].bool()) for name in mask)
@@ -69,7 +70,7 @@ def test_weights_return_between_the_rounds_of_force():
     assert any(not torch.equal(without[name], rounds[-1][name].bool()) for name in without)
 
 
-def test_the_density_of_the_freeze_decides_the_way_there():
+def test_the_density_of_the_freeze_sets_the_curve():
     one, other = (Force(rounds=5).importance(probe(density)) for density in (0.1, 0.6))
     assert any(not torch.equal(one[name], other[name]) for name in one)
 
@@ -98,6 +99,6 @@ def test_force_freezes_once():
     assert len(ticket_of("force").info.history) == 1
 
 
-def test_either_statistics_may_normalize():
+def test_batch_norm_may_use_either_statistics():
     batch, running = (Force(rounds=2, mode=mode).importance(probe()) for mode in ("train", "eval"))
     assert any(not torch.allclose(batch[name], running[name]) for name in batch)

@@ -1,0 +1,183 @@
+"""`gemkit finetune` and `gemkit eval`: train or measure the ticket in a file."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gemkit.cli.command import Answer, SectionedCommand, answers_json, bundle, echo, option
+from gemkit.cli.options import (
+    beside_options,
+    fields_option,
+    measuring_machine_options,
+    phase_options,
+    plugin_option,
+    seed_option,
+    training_machine_options,
+    world_options,
+)
+from gemkit.cli.tickets import FOUND, TRAINED, TicketPath, beside, rebuild, ticket_argument
+from gemkit.core.text import number_of
+
+if TYPE_CHECKING:
+    from gemkit.runs.setup import Setup, Split
+    from gemkit.tickets.ticket import Ticket
+
+
+@click.command(cls=SectionedCommand)
+@ticket_argument(FOUND)
+@world_options(None, None)
+@bundle("training", phase_options("fine-tuning", "by optimizer"))
+@seed_option(None)
+@fields_option("model, dataset or finetune")
+@training_machine_options
+@beside_options("finetuned", "the ticket with trained weights")
+@answers_json
+@plugin_option
+def finetune(
+    file: TicketPath,
+    world: Mapping[str, Any],
+    training: Mapping[str, Any],
+    seed: int | None,
+    fields: Sequence[str],
+    machine: Mapping[str, Any],
+    out: Path | None,
+    force: bool,
+    plugins: Sequence[Path],
+) -> Answer:
+    """Train the weights of a TICKET from their initial values, and measure before and after.
+
+    Network and data are those that the ticket records. With the ticket's own seed, this repeats
+    the fine-tuning of the run that found it. Of a RUN, use the ticket that its search found.
+    """
+    from gemkit.cli.configure import sort_fields
+    from gemkit.cli.progress import only_first_prints, progress
+    from gemkit.plugins.loader import load_plugins
+    from gemkit.pruning.finetune import finetune_plan
+    from gemkit.runs.setup import open_fabric
+    from gemkit.runs.specs import validated
+    from gemkit.training.plan import Plan, Runtime
+
+    registry = load_plugins(files=plugins)
+    given = sort_fields(fields, ("model", "dataset", "finetune"))
+    plan = finetune_plan(validated(Plan, {**training, **given["finetune"]}, "finetune"))
+    runtime = validated(Runtime, machine, "machine")
+    ticket = file.load()
+    target = beside(file.path, "finetuned", out, force=force)
+    seed = ticket.info.seed if seed is None else seed
+    fabric = open_fabric(runtime)
+    with only_first_prints(fabric) as elsewhere:
+        if ticket.info.stage == "finetuned":
+            echo(
+                "note: this ticket is fine-tuned already; its weights are trained further", err=True
+            )
+        setup = rebuild(ticket, registry, world, given, seed, runtime, fabric)
+        began = time.perf_counter()
+        before = setup.measure(ticket)
+        with progress() as show:
+            trained = setup.label(setup.finetune(ticket, plan, seed, [show]), {})
+        trained.save(elsewhere / target.name if elsewhere else target)
+        after = setup.measure(trained)
+    data = _about(trained, setup) | {
+        "ticket": str(target),
+        "started_from": str(file),
+        "accuracy_before": before,
+        "accuracy_after": after,
+        "seed": seed,
+        "epochs": plan.epochs,
+        "compact": runtime.compact,
+        "seconds": round(time.perf_counter() - began, 3),
+    }
+    return Answer(data, _text(data))
+
+
+def _text(data: Mapping[str, Any]) -> str:
+    """Return what fine-tuning did as text."""
+    from gemkit.report.tables import facts, percent
+
+    before, after = percent(data["accuracy_before"]), percent(data["accuracy_after"])
+    return facts(
+        {
+            "accuracy": f"{before} before, {after} after (test)",
+            "density": f"{data['density']:.4f}",
+            "time": f"{data['seconds']:.1f} s",
+            "ticket": data["ticket"],
+        }
+    )
+
+
+@click.command("eval", cls=SectionedCommand)
+@ticket_argument(TRAINED, FOUND)
+@world_options(None, None)
+@fields_option("model or dataset")
+@option(
+    "Network and data",
+    "--split",
+    type=click.Choice(["test", "validation", "train"]),
+    default="test",
+    help="Which images to measure on.",
+)
+@measuring_machine_options
+@answers_json
+@plugin_option
+def evaluate(
+    file: TicketPath,
+    world: Mapping[str, Any],
+    fields: Sequence[str],
+    split: Split,
+    machine: Mapping[str, Any],
+    plugins: Sequence[Path],
+) -> Answer:
+    """Measure the accuracy of a TICKET as it is, without training.
+
+    Of a RUN, use the fine-tuned ticket, or the one that its search found if there is none.
+    """
+    from gemkit.cli.configure import sort_fields
+    from gemkit.cli.progress import only_first_prints
+    from gemkit.plugins.loader import load_plugins
+    from gemkit.report.tables import percent
+    from gemkit.runs.setup import open_fabric
+    from gemkit.runs.specs import validated
+    from gemkit.training.plan import Runtime
+
+    registry = load_plugins(files=plugins)
+    given = sort_fields(fields, ("model", "dataset"))
+    runtime = validated(Runtime, machine, "machine")
+    ticket = file.load()
+    fabric = open_fabric(runtime)
+    with only_first_prints(fabric):
+        setup = rebuild(ticket, registry, world, given, ticket.info.seed, runtime, fabric)
+        began = time.perf_counter()
+        accuracy = setup.measure(ticket, split)
+        images = len(getattr(setup.data, split))
+    data = _about(ticket, setup) | {
+        "ticket": str(file),
+        "split": split,
+        "images": images,
+        "accuracy": accuracy,
+        "seconds": round(time.perf_counter() - began, 3),
+    }
+    text = (
+        f"{percent(accuracy)} of {number_of(images, f'{split} image')}, with {ticket.kept:,} of "
+        f"{ticket.prunable:,} weights (density {ticket.density:.4f}, {ticket.info.stage})"
+    )
+    return Answer(data, text)
+
+
+def _about(ticket: Ticket, setup: Setup) -> dict[str, Any]:
+    """Describe the ticket, and the network, data and device it was used with."""
+    return {
+        "pruner": ticket.info.pruner,
+        "density": ticket.density,
+        "density_target": ticket.info.density_target,
+        "kept": ticket.kept,
+        "prunable": ticket.prunable,
+        "stage": ticket.info.stage,
+        "model": setup.origin["model"],
+        "dataset": setup.origin["dataset"],
+        "device": str(setup.fabric.device),
+    }

@@ -1,0 +1,1 @@
+"""Tensors, selection, errors and safe files; no training, parts or command line."""

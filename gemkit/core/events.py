@@ -1,0 +1,85 @@
+"""The events that a run sends to its observers: plain values, and a view of the network."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gemkit.core.tensors import Tensors
+
+Phase = Literal["search", "finetune"]
+
+
+@dataclass(frozen=True)
+class View:
+    """A look at the network of a phase, for as long as the phase lasts."""
+
+    masks: Callable[[], Tensors]
+    """Returns the mask that the network uses now, as copies."""
+    scores: Callable[[], Tensors]
+    """Returns the learned scores as copies; none where only weights are trained."""
+    stop: Callable[[str], None]
+    """Ends training after the current step, for a reason; freezes that are left still happen."""
+
+
+@dataclass(frozen=True)
+class PhaseStarted:
+    """A phase begins; `epochs` and `steps` count all of its rounds together."""
+
+    phase: Phase
+    epochs: int
+    steps: int
+    view: View | None = field(default=None, repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class StepEnded:
+    """An optimizer step is done; `step` counts from 1 within the phase."""
+
+    phase: Phase
+    step: int
+
+
+@dataclass(frozen=True)
+class EpochEnded:
+    """An epoch is done: training loss, validation accuracy and the density of the current mask.
+
+    `epoch` counts from 1 within the phase; rewinding does not reset it.
+    """
+
+    phase: Phase
+    epoch: int
+    loss: float
+    accuracy: float
+    density: float
+    lr: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Froze:
+    """A freeze is done: its target density, and the weights alive and kept after it."""
+
+    step: int
+    target: float
+    alive: int
+    kept: int
+    prunable: int
+
+
+@dataclass(frozen=True)
+class Collapsed:
+    """Layers lost every weight, or (`layers` is empty) no signal reaches the output."""
+
+    step: int
+    layers: tuple[str, ...]
+    message: str
+
+
+@dataclass(frozen=True)
+class Noted:
+    """A warning to the user."""
+
+    message: str
+
+
+Event = PhaseStarted | StepEnded | EpochEnded | Froze | Collapsed | Noted

@@ -1,0 +1,203 @@
+"""Find the weights of a model that can be pruned.
+
+A pruned weight carries no signal only if the layer passes it unchanged to the convolution or
+product. Layers that recompute it in every forward pass break this: weight standardization, for
+one, subtracts a mean, which makes zeros non-zero. Such layers are refused.
+"""
+
+import fnmatch
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.overrides import TorchFunctionMode
+
+from gemkit.core.errors import GemkitError, some
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+WEIGHTED = (*CONVOLUTIONS, *TRANSPOSED, nn.Linear, nn.Bilinear)
+_PRODUCTS = {"linear", *(f"conv{t}{n}d" for t in ("", "_transpose") for n in (1, 2, 3))}
+
+
+def weights_of(layer: nn.Module) -> tuple[str, ...]:
+    """Return the names of the prunable weights that a layer of this type can have."""
+    if isinstance(layer, nn.MultiheadAttention):
+        return ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
+    return ("weight",) if isinstance(layer, WEIGHTED) else ()
+
+
+def kind_of(layer: nn.Module) -> str:
+    """Tell which kind of prunable layer it is."""
+    if isinstance(layer, (*CONVOLUTIONS, *TRANSPOSED)):
+        return "conv"
+    return "attention" if isinstance(layer, nn.MultiheadAttention) else "linear"
+
+
+def recomputes(layer: nn.Module, name: str) -> bool:
+    """Return whether the layer may turn zeros in this weight into other numbers.
+
+    It does if the weight is not its own parameter but derived from others: by a parametrization,
+    weight norm, or `torch.nn.utils.prune`. A layer with a custom `forward` is tried with every
+    other weight set to zero. If it cannot be tried on a simple input, assume that it does not.
+    """
+    if name not in layer._parameters:
+        return True
+    weight = layer._parameters[name]
+    if weight is None or weight.is_meta or _is_plain(layer):
+        return False
+    position = torch.arange(weight.numel(), device=weight.device)
+    half = (position % 2 * (1 + position / len(position))).reshape(weight.shape)
+    state = {own: buffer.clone() for own, buffer in layer.named_buffers()}
+    used = _UsedWeights()
+    try:
+        with torch.no_grad(), used:
+            functional_call(layer, {**state, name: half.to(weight)}, (_smallest_input(layer),))
+    except Exception:  # a custom forward may need any kind of input
+        return False
+    full = half.count_nonzero()
+    return any(one.numel() == half.numel() and one.count_nonzero() > full for one in used.weights)
+
+
+def _is_plain(layer: nn.Module) -> bool:
+    """Return whether a layer runs PyTorch's own forward, which uses the weight unchanged."""
+    own = next((kind for kind in WEIGHTED if isinstance(layer, kind)), None)
+    if own is None or own is nn.Bilinear:
+        return True
+    inner = ("forward", "_conv_forward")
+    return all(
+        getattr(getattr(layer, method, None), "__func__", None) is getattr(own, method, None)
+        for method in inner
+    )
+
+
+def _smallest_input(layer: nn.Module) -> Tensor:
+    """Return the smallest input that a layer takes, filled with ones."""
+    weight: Tensor = layer.weight  # type: ignore[assignment]
+    shape: tuple[int, ...]
+    if isinstance(layer, CONVOLUTIONS):
+        spans = zip(layer.kernel_size, layer.dilation, strict=True)
+        shape = (layer.in_channels, *(reach * (size - 1) + 1 for size, reach in spans))
+    elif isinstance(layer, TRANSPOSED):
+        shape = (layer.in_channels, *(1 for _ in layer.kernel_size))
+    else:
+        assert isinstance(layer, nn.Linear)
+        shape = (layer.in_features,)
+    return weight.new_ones((1, *shape))
+
+
+class _UsedWeights(TorchFunctionMode):
+    """Records the weights that convolutions and matrix products are called with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights: list[Tensor] = []
+
+    def __torch_function__(
+        self,
+        func: Any,  # noqa: ANN401 - torch's own signature
+        types: Any,  # noqa: ANN401
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") in _PRODUCTS:
+            self.weights.append(kwargs["weight"] if "weight" in kwargs else args[1])
+        return func(*args, **kwargs)
+
+
+def prunable_names(
+    model: nn.Module,
+    *,
+    include: Sequence[str] = ("*",),
+    skip: Sequence[str] = (),
+    kinds: Sequence[str] = ("conv", "linear", "attention"),
+    frozen: bool = False,
+) -> list[str]:
+    """Return the names of the prunable weights, in module order.
+
+    These are the weights of convolutions (grouped, depthwise and transposed ones too), linear
+    layers and the projections of `nn.MultiheadAttention`; not biases, norms or embeddings. A weight
+    shared by several modules is named once. A layer that would turn the zeros of a mask into other
+    numbers is an error (see `recomputes`).
+
+    Args:
+        model: any `nn.Module`.
+        include: shell patterns on the parameter name, such as `"layer4.*"`.
+        skip: patterns of names to leave out.
+        kinds: kinds of layers to prune.
+        frozen: include frozen weights (`requires_grad=False`).
+    """
+    found: dict[int, str] = {}
+    derived: list[str] = []
+    for name, layer, own in _weights(model):
+        if kind_of(layer) not in kinds or (not frozen and _is_frozen(layer, own)):
+            continue
+        if recomputes(layer, own):
+            derived.append(name)
+        else:
+            found.setdefault(id(layer._parameters[own]), name)
+    names = _matching(found.values(), include, skip)
+    if recomputed := _matching(derived, include, skip):
+        raise GemkitError(
+            f"{type(model).__name__} recomputes {some(recomputed)} in every forward pass, so a "
+            "weight that a mask sets to zero would not be zero in the network; choose a network "
+            "without weight standardization, or remove parametrizations first, with "
+            "torch.nn.utils.parametrize.remove_parametrizations"
+        )
+    if not names and (left := _matching(frozen_names(model), include, skip)):
+        raise GemkitError(
+            f"every prunable weight of {type(model).__name__} is frozen (requires_grad=False): "
+            f"{some(left)}; unfreeze them with requires_grad_(True), or prune frozen weights with "
+            "prune_frozen=True (in prunable_names, frozen=True)"
+        )
+    if not names:
+        raise GemkitError(
+            f"{type(model).__name__} has no prunable weights: gemkit prunes the weights of "
+            f"convolution, linear and attention layers, here matching {list(include)} "
+            f"and not {list(skip)}"
+        )
+    return names
+
+
+def frozen_names(model: nn.Module) -> list[str]:
+    """Return the names that `prunable_names` leaves out because the weights are frozen."""
+    return weight_names(model, frozen=True)
+
+
+def weight_names(model: nn.Module, *, frozen: bool) -> list[str]:
+    """Return the names of prunable weights that are frozen, or of those that are not.
+
+    Weights that a layer computes in its forward pass are among them.
+    """
+    found: dict[int, str] = {}
+    for name, layer, own in _weights(model):
+        if _is_frozen(layer, own) == frozen:
+            found.setdefault(id(layer._parameters.get(own, layer)), name)
+    return list(found.values())
+
+
+def _weights(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
+    """Yield candidate weights: full name, layer, and name within the layer."""
+    for prefix, layer in model.named_modules():
+        for own in weights_of(layer):
+            if layer._parameters.get(own, layer) is not None:
+                yield f"{prefix}.{own}" if prefix else own, layer, own
+
+
+def _is_frozen(layer: nn.Module, own: str) -> bool:
+    """Return whether a weight is frozen; a derived one is if all parameters of its layer are."""
+    weight = layer._parameters.get(own)
+    parameters = list(layer.parameters()) if weight is None else [weight]
+    return not any(parameter.requires_grad for parameter in parameters)
+
+
+def _matching(names: Iterable[str], include: Sequence[str], skip: Sequence[str]) -> list[str]:
+    return [
+        name
+        for name in names
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in include)
+        and not any(fnmatch.fnmatchcase(name, pattern) for pattern in skip)
+    ]

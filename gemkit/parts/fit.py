@@ -1,0 +1,158 @@
+"""Which parts fit together: one list of conditions, all checked at once before any work."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from gemkit.core.errors import FitError
+from gemkit.core.text import number_of
+from gemkit.parts.part import Part
+from gemkit.parts.recipe import Recipe
+from gemkit.parts.schedule import Freeze
+from gemkit.parts.scores import LearnedScores
+
+
+def needs_training(recipe: Recipe) -> bool:
+    """Whether the search trains anything: scores, or weights between freezes."""
+    return isinstance(recipe.scores, LearnedScores) or recipe.schedule.trains
+
+
+def check_fit(recipe: Recipe, *, epochs: int, density: float, steps_per_epoch: int = 1) -> None:
+    """Raise one FitError that lists every misfit of the recipe with itself and with the run."""
+    how = {"epochs": epochs, "steps_per_epoch": steps_per_epoch}
+    if problems := list(misfits(recipe, density=density, **how)):
+        lines = "\n".join(f"  - {problem}" for problem in problems)
+        raise FitError(f"pruner '{recipe.pruner}': these parts do not fit together\n{lines}")
+
+
+def misfits(
+    recipe: Recipe, *, epochs: int, density: float, steps_per_epoch: int = 1
+) -> Iterator[str]:
+    """Yield every misfit as a plain sentence."""
+    scores, rounding = recipe.scores, recipe.rounding
+    if not 0 < density <= 1:
+        yield f"density {density} is not a fraction of weights to keep: it must lie in (0, 1]"
+        density = 1.0  # whether the schedule suits the epochs can still be told
+    if isinstance(scores, LearnedScores):
+        if rounding.needs_unit_interval and not scores.unit_interval:
+            yield (
+                f"rounding '{rounding.name}' needs scores between 0 and 1, but '{scores.name}' "
+                f"scores are unbounded; use rounding 'topk' or 'open'"
+            )
+        if epochs == 0:
+            yield f"scores '{scores.name}' are learned, so the search needs at least one epoch"
+        if recipe.train == "weights":
+            yield f"scores '{scores.name}' are learned, so train must be 'scores' or 'both'"
+        if recipe.grow is not None:
+            yield (
+                f"grow '{recipe.grow.name}' lets weights return that are trained under a mask, but "
+                f"'{scores.name}' scores are learned; leave grow out"
+            )
+    else:
+        if not rounding.takes_measured:
+            yield (
+                f"scores '{scores.name}' are measured at a freeze, so rounding must be 'open', "
+                f"not '{rounding.name}'"
+            )
+        if recipe.train in ("scores", "both"):
+            yield (
+                f"train = '{recipe.train}', but '{scores.name}' scores are measured, not trained; "
+                "leave train out"
+            )
+        if recipe.regularizer.name != "none":
+            yield (
+                f"regularizer '{recipe.regularizer.name}' acts on learned scores, but "
+                f"'{scores.name}' scores are measured; use regularizer 'none'"
+            )
+        yield from _learned_within("scores", scores)
+    if rounding.spends_budget and recipe.finalize == "alive":
+        yield (
+            f"rounding '{rounding.name}' never freezes a weight, so finalize 'alive' would keep "
+            f"everything; use finalize 'rounded'"
+        )
+    if recipe.grow is not None:
+        yield from _learned_within("grow", recipe.grow)
+    objective = recipe.objective
+    if objective is not None and objective.needs_dense and recipe.trained != "scores":
+        yield (
+            f"objective '{objective.name}' compares with the dense network, which must stay as it "
+            "is; use it with learned scores, and weights that are not trained"
+        )
+    if problem := recipe.structure.misfit(density):
+        yield problem
+    length = recipe.schedule.round_epochs or epochs
+    try:
+        freezes = recipe.schedule.freezes(density, length, 1)
+        steps = recipe.schedule.freezes(density, length, steps_per_epoch)
+    except FitError as error:
+        yield str(error)
+    else:
+        if freezes:
+            yield from _rewind_misfits(recipe, freezes[0].step)
+            yield from _growth_misfits(recipe, steps, density)
+        else:
+            yield (
+                f"schedule '{recipe.schedule.name}' never freezes in {number_of(epochs, 'epoch')}, "
+                "so nothing would be pruned; train longer, or use another schedule"
+            )
+
+
+def _learned_within(role: str, part: Part) -> Iterator[str]:
+    """Yield learned scores where scores are measured."""
+    if isinstance(part, LearnedScores):
+        yield f"{role} '{part.name}' is learned, but scores are measured here; choose another"
+    for field, inner in part.inner().items():
+        yield from _learned_within(f"{role}.{field}", inner)
+
+
+def regrows(freezes: list[Freeze]) -> bool:
+    """Whether weights return at one of the freezes."""
+    rises = any(later.density > earlier.density for earlier, later in pairwise(freezes))
+    return rises or any(freeze.regrow for freeze in freezes)
+
+
+def _growth_misfits(recipe: Recipe, freezes: list[Freeze], density: float) -> Iterator[str]:
+    """Yield what keeps weights from returning as the schedule wants it."""
+    if recipe.grow is None and regrows(freezes):
+        yield (
+            f"schedule '{recipe.schedule.name}' lets pruned weights return, so the recipe must say "
+            "which; set grow, for example to 'gradient' or 'random'"
+        )
+    if recipe.grow is None:
+        return
+    if recipe.rewind.happens:
+        yield (
+            f"grow '{recipe.grow.name}' lets weights return that have nothing to rewind to; leave "
+            "grow or rewind out"
+        )
+    if recipe.structure.units_of(density, 1) is not None:
+        yield (
+            f"structure '{recipe.structure.name}' fixes how many weights every block keeps, so "
+            f"none is dropped for grow '{recipe.grow.name}' to replace; leave one of them out"
+        )
+
+
+def _rewind_misfits(recipe: Recipe, first: int) -> Iterator[str]:
+    """Yield what keeps a search from rewinding as it should, if it first freezes at this epoch."""
+    scores, schedule, rewind = recipe.scores, recipe.schedule, recipe.rewind
+    if rewind.happens and isinstance(scores, LearnedScores):
+        yield (
+            f"rewind is for weights that train under a mask, but '{scores.name}' scores are "
+            "learned; leave rewind out"
+        )
+    if schedule.needs_clock_rewound and rewind.clock is None:
+        yield (
+            f"schedule '{schedule.name}' trains another round after every freeze, which begins "
+            f"where the clock is set back to; set rewind.clock, or use another schedule"
+        )
+    if rewind.weights is not None and rewind.weights > first:
+        yield (
+            f"rewind.weights = {number_of(rewind.weights, 'epoch')} is later than the first freeze "
+            f"of schedule '{schedule.name}', after {number_of(first, 'epoch')}; go back further, "
+            "or train longer"
+        )
+    if rewind.clock is not None and rewind.clock > 0 and rewind.clock >= first:
+        yield (
+            f"rewind.clock = {number_of(rewind.clock, 'epoch')} leaves nothing to train before the "
+            f"freeze of schedule '{schedule.name}' after {number_of(first, 'epoch')}; go back "
+            "further, or train longer"
+        )

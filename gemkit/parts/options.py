@@ -1,0 +1,151 @@
+"""From plain data to validated values, and from pydantic's complaints to sentences.
+
+Data arrives from TOML files, the command line and plugins. Every problem is worded as
+`role.field = value: what is expected`, and all of them are reported together.
+"""
+
+import json
+import reprlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from gemkit.core.errors import OptionError, did_you_mean
+from gemkit.core.text import escaped
+from gemkit.parts.part import Part
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def part_from(
+    cls: type[Part], fields: Mapping[str, Any], label: str
+) -> tuple[Part | None, list[str]]:
+    """Build a part from plain data; where that fails, return None and what is wrong.
+
+    Parts within the part are given as they are.
+    """
+    inner = {name: value for name, value in fields.items() if isinstance(value, Part)}
+    plain = {name: value for name, value in fields.items() if name not in inner}
+    part, problems = from_data(cls, plain, label=label, title=f"{label} '{cls.name}'")
+    return part.model_copy(update=inner) if part is not None else None, problems
+
+
+def from_data(
+    cls: type[Model],
+    data: object,
+    *,
+    label: str,
+    title: str,
+) -> tuple[Model | None, list[str]]:
+    """Build any model from plain data.
+
+    The data takes the way over JSON text, where strict fields still take a list for a tuple (TOML
+    and JSON have no tuples) but never a float or a string for an integer.
+    """
+    text = json.dumps(data, default=str)
+    return attempt(lambda: cls.model_validate_json(text), cls, label=label, title=title)
+
+
+def attempt(
+    build: Callable[[], Model],
+    model: type[Model],
+    *,
+    label: str,
+    title: str,
+    ignore: Iterable[str] = (),
+) -> tuple[Model | None, list[str]]:
+    """Run a validation; where it fails, return None and one sentence for each problem.
+
+    `label` stands before the names of fields and `title` names the whole. Problems with the
+    fields in `ignore` are left out.
+    """
+    try:
+        return build(), []
+    except ValidationError as error:
+        ignored = set(ignore)
+        sentences = [
+            _sentence(problem, label, title, model)
+            for problem in error.errors(include_url=False)
+            if ignored.isdisjoint(problem["loc"][:1])
+        ]
+        return None, _alternatives_joined(sentences)
+
+
+def _alternatives_joined(sentences: Sequence[str]) -> list[str]:
+    """Join what the members of a union expect of one value: `x = 3: should be a or b`."""
+    joined: dict[str, str] = {}
+    for sentence in sentences:
+        start, words, expected = sentence.partition(": should be ")
+        if words and start in joined:
+            joined[start] += f" or {expected}"
+        else:
+            joined[start if words else sentence] = sentence
+    return list(joined.values())
+
+
+def _untagged(model: type[BaseModel], location: Sequence[Any]) -> list[Any]:
+    """Drop from a place in a model the names that pydantic gives to the members of unions."""
+    for number, step in enumerate(location, 1):
+        field = model.model_fields.get(step)
+        if field is None:
+            break
+        members = [field.annotation]
+        if get_origin(field.annotation) in (Union, UnionType):
+            members = [one for one in get_args(field.annotation) if one is not NoneType]
+        if len(members) > 1:
+            return [*location[:number], *location[number + 1 :]]
+        if not (isinstance(members[0], type) and issubclass(members[0], BaseModel)):
+            break
+        model = members[0]
+    return list(location)
+
+
+def _sentence(problem: Any, label: str, title: str, model: type[BaseModel]) -> str:  # noqa: ANN401
+    """Word one problem of a pydantic error: the field, the value given, and what is expected."""
+    location = [escaped(str(step)) for step in _untagged(model, problem["loc"])]
+    path = ".".join([label, *location] if label else location)
+    if problem["type"] == "extra_forbidden":
+        return f"{path} does not exist" + (
+            did_you_mean(location[-1], _known(model, location[:-1])) or f"; {title} has no options"
+        )
+    if problem["type"] == "missing":
+        return f"{path} must be given"
+    expected = problem["msg"].removeprefix("Input ").removeprefix("Value error, ")
+    return f"{path} = {reprlib.repr(problem['input'])}: {expected}"
+
+
+def _known(model: type[BaseModel], location: Sequence[str]) -> Iterable[str]:
+    """Return the fields of a model, or of the model that lies in it at this place."""
+    for step in location:
+        kinds = [model.model_fields[step].annotation]
+        kinds += get_args(kinds[0])
+        inner = [one for one in kinds if isinstance(one, type) and issubclass(one, BaseModel)]
+        if not inner:
+            return ()
+        model = inner[0]
+    return model.model_fields
+
+
+def report(title: str, problems: Sequence[str]) -> OptionError:
+    """Make one error of all problems."""
+    if len(problems) == 1:
+        return OptionError(f"{title}: {problems[0]}")
+    return OptionError("\n  - ".join([f"{title}: {len(problems)} problems", *problems]))
+
+
+def argument_field(cls: type[Part], argument: str, label: str) -> dict[str, Any]:
+    """Return the field that `name:argument` fills; digits become a number where one is wanted."""
+    if cls.argument is None:
+        raise OptionError(
+            f"{label} '{cls.name}' takes nothing after a colon, but got {argument!r}; "
+            f"write '{cls.name}' alone"
+        )
+    annotation = cls.model_fields[cls.argument].annotation
+    if int in (annotation, *get_args(annotation)):
+        try:
+            return {cls.argument: int(argument)}
+        except ValueError:
+            pass  # left as text: validation words the problem
+    return {cls.argument: argument}

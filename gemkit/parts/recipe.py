@@ -1,0 +1,175 @@
+"""A pruner as data: which part plays each role. TOML in, TOML out."""
+
+from typing import Annotated, Any, Literal, NamedTuple
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field
+
+from gemkit.core.limits import MAX_TEXT_LENGTH
+from gemkit.parts.allocation import Allocation
+from gemkit.parts.initializer import Initializer
+from gemkit.parts.objective import Objective
+from gemkit.parts.part import Part
+from gemkit.parts.regularizer import Regularizer
+from gemkit.parts.rounding import Rounding
+from gemkit.parts.schedule import FreezeSchedule
+from gemkit.parts.scores import LearnedScores, Scores
+from gemkit.parts.structure import Structure
+
+PART_NAME = r"[a-z][a-z0-9_]*"
+
+
+class Rewind(BaseModel):
+    """How far a search goes back after every freeze, counted in epochs of its first round.
+
+    What is left out is not rewound: iterative magnitude pruning sets both fields to the same
+    moment, learning-rate rewinding sets the clock alone, gradual pruning sets neither.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    weights: float | None = Field(
+        default=None,
+        ge=0,
+        description="parameters and buffers return to what they were after these epochs",
+    )
+    clock: float | None = Field(
+        default=None,
+        ge=0,
+        description="learning rate and order of the data go on as they did after these epochs",
+    )
+
+    @property
+    def happens(self) -> bool:
+        """Whether anything is rewound."""
+        return self != Rewind()
+
+
+Pattern = Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+class Scope(BaseModel):
+    """Which weights may be pruned, by shell patterns on their names and by kinds of layers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    include: tuple[Pattern, ...] = Field(
+        default=("*",), max_length=1000, description="names to prune, such as 'layer4.*'"
+    )
+    skip: tuple[Pattern, ...] = Field(
+        default=(), max_length=1000, description="names to leave alone"
+    )
+    kinds: tuple[Literal["conv", "linear", "attention"], ...] = Field(
+        default=("conv", "linear", "attention"), description="kinds of layers"
+    )
+
+
+Trained = Literal["scores", "weights", "both"]
+
+
+class Recipe(BaseModel):
+    """A named choice of parts: everything that makes one pruner different from another."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    pruner: str = Field(pattern=f"^{PART_NAME}$", description="the name people type")
+    help: str = Field(
+        default="",
+        max_length=MAX_TEXT_LENGTH,
+        description="one line on what it does, and its source",
+    )
+    scores: Scores
+    rounding: Rounding
+    allocation: Allocation
+    schedule: FreezeSchedule
+    regularizer: Regularizer
+    init: Initializer
+    structure: Structure
+    grow: Scores | None = None
+    objective: Objective | None = None
+    train: Trained | None = Field(
+        default=None,
+        description="what a search trains: learned scores, weights, or both together; unset: "
+        "scores where they are learned, and weights where they are measured",
+    )
+    prunable: Scope = Field(default=Scope(), description="which weights may be pruned")
+    rewind: Rewind = Field(
+        default=Rewind(), description="how far weights and clock go back after every freeze"
+    )
+    finalize: Literal["rounded", "alive"] = Field(
+        default="rounded",
+        description="which mask is the ticket: 'rounded' (what the search evaluated) or 'alive' "
+        "(everything not frozen)",
+    )
+    invert: bool = Field(
+        default=False,
+        description="keep the least important instead, by ranking −importance; roundings stay as "
+        "they are, and the ticket is what selection kept, whatever finalize says",
+    )
+    density: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="the density this pruner insists on, whatever is asked for",
+    )
+
+    @property
+    def trained(self) -> Trained:
+        """What a search trains."""
+        natural: Trained = "scores" if isinstance(self.scores, LearnedScores) else "weights"
+        return self.train or natural
+
+    def parts(self) -> dict[str, Part]:
+        """Return the part in each role that is filled."""
+        found = {role: getattr(self, role) for role in ROLES}
+        return {role: part for role, part in found.items() if part is not None}
+
+    def to_data(self) -> dict[str, Any]:
+        """Return plain data, ready for TOML or JSON, every default written out.
+
+        What came later than the first files is left out at its neutral value, so that a recipe
+        reads, and hashes, as it always did.
+        """
+        data = self.model_dump(exclude=set(ROLES), exclude_none=True, mode="json")
+        if not self.rewind.happens:
+            del data["rewind"]
+        if self.prunable == Scope():
+            del data["prunable"]
+        for role, part in self.parts().items():
+            if role != "structure" or part_data(part) != {"name": ROLES[role].default}:
+                data[role] = part_data(part)
+        return data
+
+    def to_toml(self) -> str:
+        """Return the recipe as TOML text that reads back as an equal recipe."""
+        return tomli_w.dumps(self.to_data())
+
+
+class Role(NamedTuple):
+    """A place in a recipe, the kind of part that may fill it, and who fills it by default."""
+
+    kind: type[Part]
+    default: str | None
+
+
+ROLES: dict[str, Role] = {
+    "scores": Role(Scores, "magnitude"),
+    "rounding": Role(Rounding, "open"),
+    "allocation": Role(Allocation, "global"),
+    "schedule": Role(FreezeSchedule, "once"),
+    "regularizer": Role(Regularizer, "none"),
+    "init": Role(Initializer, "as_built"),
+    "structure": Role(Structure, "weights"),
+    "grow": Role(Scores, None),
+    "objective": Role(Objective, None),
+}
+
+
+TABLES: dict[str, type[BaseModel]] = {"rewind": Rewind, "prunable": Scope}
+"""Fields of a recipe that have fields of their own, without being parts."""
+
+
+def part_data(part: Part) -> dict[str, Any]:
+    """Return a part as plain data: its name, then its fields (unset optional ones left out)."""
+    data = {"name": part.name, **part.model_dump(mode="json", exclude_none=True)}
+    return data | {name: part_data(own) for name, own in part.inner().items()}

@@ -1,0 +1,71 @@
+"""Structures: which weights are kept or pruned together, and which compete."""
+
+from abc import abstractmethod
+from functools import partial
+from typing import ClassVar
+
+from torch import Tensor
+
+from gemkit.core.selection import Shares, refuse_ties
+from gemkit.core.tensors import Tensors
+from gemkit.core.units import check_groups, keep_units, living_values, units_of
+from gemkit.parts.part import Part
+
+
+class Structure(Part):
+    """The units in which weights are pruned, and the pools in which units compete.
+
+    Importance is summed over a unit. Units of all pools of a layer share what the allocation gives
+    to the layer. Where a layer is one pool, units enter in rank order, and stop before the first
+    that would exceed the share. Where rounding switches single weights off, the ticket is what is
+    alive, whatever the recipe's `finalize` says, so that it has the structure.
+    """
+
+    plain: ClassVar[bool] = False
+    """Whether it prunes single weights wherever they are, which is no structure at all."""
+
+    spares_output: ClassVar[bool] = False
+    """Whether the last prunable layer is left out: whole units of it would be whole outputs."""
+
+    @abstractmethod
+    def fold(self, weight: Tensor) -> Tensor:
+        """Arrange the entries of a layer as [pools, units, size], without changing any."""
+
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        """Whether a layer of this shape can be folded; others are left out of the search."""
+        return True
+
+    def units_of(self, density: float, units: int) -> int | None:
+        """Return how many of a pool's units stay, where the structure and not the share says."""
+        return None
+
+    def select(
+        self,
+        importance: Tensors,
+        alive: Tensors,
+        shares: Shares,
+        density: float,
+        *,
+        in_use: Tensors | None = None,
+        checked: bool = True,
+    ) -> Tensors:
+        """Keep the most important units within each share, as boolean masks.
+
+        With `in_use`, the current mask, a choice among equals is refused (see `refuse_ties`).
+        Without `checked`, nothing is read back from the device, and importance must be finite.
+        """
+        per_pool = partial(self.units_of, density)
+        masks = keep_units(importance, alive, shares, self.fold, per_pool, checked=checked)
+        if in_use is not None:
+            living = living_values(importance, {name: own.bool() for name, own in alive.items()})
+            four = (living, alive, masks, in_use)
+            refuse_ties(*(units_of(tensors, self.fold) for tensors in four))
+        return masks
+
+    def check(self, alive: Tensors, shares: Shares, density: float) -> None:
+        """Refuse shares of which it cannot select, before anything is trained."""
+        check_groups(alive, shares, self.fold, partial(self.units_of, density))
+
+    def misfit(self, density: float) -> str | None:
+        """Say why a ticket of this density cannot have the structure, if it cannot."""
+        return None

@@ -1,0 +1,1 @@
+"""Plugins: the hooks, the registry, and how plugins are loaded and validated."""

@@ -1,0 +1,92 @@
+"""Collapse: a layer that lost every weight, or a network whose output ignores its input."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from gemkit.core.errors import CollapseError
+from gemkit.core.probe import in_mode
+from gemkit.core.prunable import frozen_names
+from gemkit.core.selection import Shares, keep_top
+from gemkit.core.tensors import Tensors, call_with, counts, generator, kept
+from gemkit.core.text import number_of
+
+
+def empty_layers(mask: Tensors) -> tuple[str, ...]:
+    """Name the layers that keep nothing (layers with no weights to begin with do not count)."""
+    return tuple(
+        name
+        for (name, layer), count in zip(mask.items(), counts(mask), strict=True)
+        if count == 0 and layer.numel() > 0
+    )
+
+
+def keep_one(mask: Tensors, importance: Tensors, alive: Tensors, limit: int) -> Tensors:
+    """Give every empty layer its most important living weight, without passing the limit.
+
+    What is above the limit afterwards is taken from the least important weights of layers that
+    keep more than one. A layer with nothing alive stays empty.
+    """
+    living = [name for name, own in zip(alive, counts(alive), strict=True) if own]
+    layers = len(living)
+    if limit < layers:
+        raise CollapseError(
+            f"keep-one needs a weight for each of {number_of(layers, 'layer')}, but the density "
+            f"leaves only {limit}; raise the density"
+        )
+    empty = set(empty_layers(mask)) & set(living)
+    best = _best(importance, {name: alive[name] for name in living if name in empty})
+    grown = {name: best.get(name, layer) for name, layer in mask.items()}
+    excess = kept(grown) - limit
+    if excess <= 0:
+        return grown
+    # The best weight of every layer is safe; the rest compete for what the limit leaves.
+    anchors = _best(importance, grown)
+    rest = {name: layer & ~anchors[name] for name, layer in grown.items()}
+    chosen = keep_top(importance, rest, {tuple(rest): max(0, kept(rest) - excess)})
+    return {name: anchors[name] | chosen[name] for name in grown}
+
+
+def _best(importance: Tensors, alive: Tensors) -> Tensors:
+    """Keep the most important living weight of each layer, where there is one."""
+    shares: Shares = {(name,): min(1, own) for name, own in zip(alive, counts(alive), strict=True)}
+    return keep_top({name: importance[name] for name in alive}, alive, shares)
+
+
+@torch.no_grad()
+def is_cut(model: nn.Module, mask: Tensors, shape: tuple[int, int, int]) -> bool:
+    """Tell whether the mask leaves no path from the network's input to its output.
+
+    What the weights are does not matter, so positive ones take their place, biases and running
+    means vanish, and scales become 1: a signal can then neither cancel out nor drown in a constant.
+    There is a path if and only if two different inputs give different outputs. A frozen weight
+    without a mask counts as dense.
+    """
+    rng, dense = generator(0, "paths"), set(frozen_names(model)) - set(mask)
+    like, kept_of = next(iter(mask.values())), dict(zip(mask, counts(mask), strict=True))
+
+    def positive(size: Sequence[int]) -> Tensor:
+        return (torch.rand(size, generator=rng) + 0.5).to(like.device)
+
+    stand_in: Tensors = {}
+    for name, parameter in model.named_parameters():
+        if name in mask:
+            typical = len(parameter) / max(1, kept_of[name])
+            stand_in[name] = (positive(parameter.shape) * mask[name] * typical).to(parameter)
+        elif name in dense:
+            typical = len(parameter) / max(1, parameter.numel())
+            stand_in[name] = (positive(parameter.shape) * typical).to(parameter)
+        elif parameter.ndim == 1:
+            scale = 0.0 if name.endswith("bias") else 1.0
+            stand_in[name] = torch.full_like(parameter, scale)
+    for name, buffer in model.named_buffers():
+        if name.endswith("running_mean"):
+            stand_in[name] = torch.zeros_like(buffer)
+        elif name.endswith("running_var"):
+            stand_in[name] = torch.ones_like(buffer)
+    images = torch.stack([positive(shape), 3 * positive(shape)])
+    images = images.to(next(model.parameters()).dtype)
+    with in_mode(model, training=False):
+        one, other = call_with(model, stand_in, images).float()
+    return bool((one - other).abs().amax() <= 1e-4 * torch.maximum(one.abs(), other.abs()).amax())

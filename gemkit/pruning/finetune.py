@@ -1,0 +1,123 @@
+"""Fine-tuning and evaluation of tickets."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from lightning_fabric import Fabric
+from torch import nn
+
+from gemkit.core.errors import OptionError
+from gemkit.core.tensors import Tensors, seeded
+from gemkit.data.source import Data
+from gemkit.pruning.masked import MaskedNet
+from gemkit.tickets.ticket import Ticket
+from gemkit.training.best import Best
+from gemkit.training.checkpointer import Checkpointer
+from gemkit.training.device import make_fabric, place
+from gemkit.training.evaluation import accuracy
+from gemkit.training.labels import check_labels
+from gemkit.training.loop import Listener, Phase, Training
+from gemkit.training.optimizers import check_optimizer
+from gemkit.training.plan import Plan, Runtime
+from gemkit.training.trainer import Trainer
+
+
+def finetune(
+    ticket: Ticket,
+    model: nn.Module,
+    data: Data,
+    *,
+    epochs: int | None = None,
+    plan: Plan | None = None,
+    seed: int | None = None,
+    runtime: Runtime | None = None,
+    observers: Sequence[Listener] = (),
+    fabric: Fabric | None = None,
+    checkpointer: Checkpointer | None = None,
+) -> Ticket:
+    """Train the ticket's weights in a copy of `model`; the mask holds to the last step.
+
+    With `select="best"` in the plan, the weights of the best epoch are kept.
+    `epochs` overrides those of the plan; the seed is the ticket's own unless another is given.
+    """
+    seed = ticket.info.seed if seed is None else seed
+    phase = Phase("finetune", data, seed, runtime or Runtime(), observers, fabric, checkpointer)
+    plan = finetune_plan((plan or Plan()).lasting(epochs))
+    with seeded(seed, phase.fabric.device):
+        own = ticket.apply(copy.deepcopy(model))
+        check_labels(own, data)
+        net = MaskedNet(place(own, phase.fabric, phase.runtime), list(ticket.mask))
+        net.freeze_({name: mask.to(phase.fabric.device) for name, mask in ticket.mask.items()}, {})
+        whole = range(plan.epochs * phase.steps_per_epoch(plan))
+        trainer = Trainer(net, plan, phase.fabric, phase.runtime)
+        best = {"best": Best(net)} if plan.select == "best" else {}
+        phase.observers = [*phase.observers, *best.values()]
+        training = Training(phase, trainer, [whole])
+        phase.begin(**best, net=net, trainer=trainer, training=training)
+        training.until(whole.stop)
+        for one in best.values():
+            one.load_()
+    weights = {
+        name: torch.where(mask, net.effective[name].cpu(), ticket.state[name])
+        for name, mask in ticket.mask.items()
+    }
+    trained = state_of(net, weights)
+    return replace(
+        ticket, state=trained, info=ticket.info.model_copy(update={"stage": "finetuned"})
+    )
+
+
+def evaluate(
+    ticket: Ticket,
+    model: nn.Module,
+    data: Data,
+    *,
+    split: Literal["train", "validation", "test"] = "test",
+    runtime: Runtime | None = None,
+    fabric: Fabric | None = None,
+) -> float:
+    """Measure the accuracy of what is in the ticket, on one split of the data."""
+    runtime = runtime or Runtime()
+    fabric = fabric or make_fabric(runtime)
+    own = ticket.apply(copy.deepcopy(model))
+    check_labels(own, data, [split])
+    own = place(own, fabric, runtime)
+    module = fabric.setup_module(own, move_to_device=False)
+    return accuracy(module, getattr(data, split).to(fabric.device), fabric, data.classes)
+
+
+def finetune_plan(plan: Plan, *, score_lr: float | None = None) -> Plan:
+    """Decide what a plan that trains weights leaves open; the paper decays them by 1e-4."""
+    if score_lr is None:
+        refuse_score_lr(plan)
+    lr = 0.05 if plan.optimizer == "sgd" else 1e-3
+    plan = plan.decided(lr=lr, weight_decay=1e-4, score_lr=score_lr)
+    check_optimizer(plan)  # now, and not after a long search
+    return plan
+
+
+def refuse_score_lr(plan: Plan) -> None:
+    """Refuse a rate for scores where none are trained together with weights."""
+    if plan.score_lr is not None:
+        raise OptionError(
+            f"score_lr = {plan.score_lr:g} is for scores that are trained together with weights "
+            "(train = 'both'); leave it out, and set lr"
+        )
+
+
+def state_of(net: MaskedNet, weights: Tensors) -> Tensors:
+    """Return the model's whole state on the CPU, with these weights, not masked, in their places.
+
+    A tied weight stands in the state under every name it has.
+    """
+    places = {net.parameters[name].data_ptr(): weight for name, weight in weights.items()}
+    state = net.model.state_dict()
+    return on_cpu({name: places.get(part.data_ptr(), part) for name, part in state.items()})
+
+
+def on_cpu(tensors: Tensors) -> Tensors:
+    """Copy tensors to the CPU, contiguous."""
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}

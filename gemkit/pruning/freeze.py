@@ -1,0 +1,280 @@
+"""Freezing: measure importance, share the budget, select, and check that the network is alive."""
+
+import itertools
+from collections.abc import Callable
+from fractions import Fraction
+from functools import partial
+
+import torch
+from torch import nn
+
+from gemkit.core.errors import ImportanceError
+from gemkit.core.events import Froze
+from gemkit.core.probe import Probe
+from gemkit.core.selection import count_alive
+from gemkit.core.state import StateDict, checked_rng_state
+from gemkit.core.tensors import Tensors, budget, generator, kept, seeded, total
+from gemkit.parts.recipe import Recipe
+from gemkit.parts.schedule import Freeze
+from gemkit.parts.scores import Scores
+from gemkit.pruning.collapse import keep_one
+from gemkit.pruning.guard import Guard
+from gemkit.pruning.masked import MaskedNet
+from gemkit.tickets.ticket import FreezeRecord
+from gemkit.training.calibration import draw
+from gemkit.training.loop import Phase
+from gemkit.training.plan import CollapsePolicy
+from gemkit.training.trainer import Trainer
+
+
+def freeze(
+    net: MaskedNet,
+    recipe: Recipe,
+    density: float,
+    importance: Tensors,
+    on_collapse: CollapsePolicy = "error",
+    *,
+    allow_ties: bool = False,
+) -> None:
+    """Prune the least important weights for good, exactly as many as the density says.
+
+    A rounding that spends the budget itself only gets its new shares.
+    """
+    try:
+        shares = recipe.allocation.keep(importance, net.alive, density)
+        alive = net.alive
+        if not recipe.rounding.spends_budget:
+            in_use = None if allow_ties else net.mask
+            alive = recipe.structure.select(importance, net.alive, shares, density, in_use=in_use)
+    except ImportanceError as error:
+        raise ImportanceError(f"scores '{recipe.scores.name}': {error}") from error
+    if on_collapse == "keep-one" and not recipe.rounding.spends_budget:
+        alive = keep_one(alive, importance, net.alive, limit=kept(alive))
+    net.freeze_(alive, shares, density)
+
+
+def regrow(
+    net: MaskedNet,
+    recipe: Recipe,
+    freeze: Freeze,
+    importance: Tensors,
+    growth: Callable[[], Tensors],
+) -> None:
+    """Drop the least important weights, and let as many others return as the density leaves room.
+
+    Of a group of layers that keeps k weights, ⌊regrow · alive⌋ are dropped, and more where the
+    density has fallen. Then those return whose `growth` is highest, at zero. What was just dropped
+    may return at once, and keeps its value then.
+    """
+    everything = {name: torch.ones_like(alive) for name, alive in net.alive.items()}
+    shares = recipe.allocation.keep(importance, everything, freeze.density)
+    living = dict(zip(net.alive, count_alive(net.alive), strict=True))
+    share = Fraction(repr(float(freeze.regrow)))
+    stay = {
+        group: min(count, here - int(share * here))
+        for group, count in shares.items()
+        for here in [sum(living[name] for name in group)]
+    }
+    select = recipe.structure.select
+    alive = select(importance, net.alive, stay, freeze.density)
+    left = dict(zip(alive, count_alive(alive), strict=True))
+    missing = {
+        group: max(0, count - sum(left[name] for name in group)) for group, count in shares.items()
+    }
+    if any(missing.values()):
+        candidates = {name: ~mask for name, mask in alive.items()}
+        grown = select(growth(), candidates, missing, freeze.density)
+        alive = {name: mask | grown[name] for name, mask in alive.items()}
+    net.freeze_(alive, shares, freeze.density)
+
+
+def measure(scores: Scores, probe: Probe) -> Tensors:
+    """Ask for importance, and refuse it where measuring did harm or the answer does not fit."""
+    before = _traces(probe.model)
+    device = next(iter(probe.weights.values())).device
+    with seeded(0, device), torch.enable_grad():
+        drawn_from = torch.get_rng_state()
+        importance = scores.importance(probe)
+        drew = not torch.equal(drawn_from, torch.get_rng_state())
+    if changed := [name for name, trace in _traces(probe.model).items() if before[name] != trace]:
+        raise ImportanceError(
+            f"scores '{scores.name}' changed the model they measure ({', '.join(changed[:3])}); "
+            "work on probe.weights, which are copies, and through probe.forward"
+        )
+    if drew:
+        raise ImportanceError(
+            f"scores '{scores.name}' drew global random numbers, which no seed decides; draw from "
+            "probe.rng"
+        )
+    return _checked(scores, probe, importance)
+
+
+def _traces(model: nn.Module) -> dict[str, tuple[object, ...]]:
+    """Tell, without reading a value, what a change of the model would leave behind."""
+    tensors = itertools.chain(model.named_parameters(), model.named_buffers())
+    traces: dict[str, tuple[object, ...]] = {
+        name: (tensor._version, tensor.requires_grad, tensor.grad is None)
+        for name, tensor in tensors
+        if not tensor.is_inference()  # these count no versions
+    }
+    modes = {f"mode of '{name}'": (module.training,) for name, module in model.named_modules()}
+    return {**traces, **modes}
+
+
+def _checked(scores: Scores, probe: Probe, importance: object) -> Tensors:
+    """Return importance in the order of the weights; its keys and shapes must be theirs."""
+    if not isinstance(importance, dict):
+        raise ImportanceError(
+            f"scores '{scores.name}' must return a dict with one tensor per prunable weight, not "
+            f"{type(importance).__name__}"
+        )
+    if set(importance) != set(probe.weights):
+        missing = sorted(set(probe.weights) - set(importance))[:3]
+        unknown = sorted(str(name) for name in set(importance) - set(probe.weights))[:3]
+        raise ImportanceError(
+            f"scores '{scores.name}' must return one tensor per prunable weight; "
+            f"missing: {', '.join(missing) or 'none'}; unknown: {', '.join(unknown) or 'none'}"
+        )
+    for name, weight in probe.weights.items():
+        if not isinstance(importance[name], torch.Tensor):
+            raise ImportanceError(
+                f"scores '{scores.name}' returned something of type "
+                f"{type(importance[name]).__name__} for '{name}'; return a tensor"
+            )
+        if importance[name].shape != weight.shape:
+            raise ImportanceError(
+                f"scores '{scores.name}' returned shape {tuple(importance[name].shape)} for "
+                f"'{name}', whose weight has shape {tuple(weight.shape)}"
+            )
+    return {name: importance[name].detach() for name in probe.weights}
+
+
+def negated(importance: Tensors) -> Tensors:
+    """Turn the order around: −v, also where 1/v would divide by zero or keep a sign's order."""
+    return {
+        name: -(value if value.is_signed() else value.to(torch.int64))
+        for name, value in importance.items()
+    }
+
+
+class Freezer:
+    """Carries out the freezes of one search and keeps their history."""
+
+    def __init__(self, recipe: Recipe, trainer: Trainer, phase: Phase, guard: Guard) -> None:
+        self.recipe = recipe
+        self.net = guard.net
+        self.trainer = trainer
+        self.phase = phase
+        self.guard = guard
+        self.on_collapse = guard.on_collapse
+        self.history: list[FreezeRecord] = []
+        self._rng = generator(phase.seed, "importance")
+
+    def freeze(self, step: int, planned: Freeze) -> None:
+        """Freeze to a density, report it, and check whether the network is alive."""
+        density = planned.density
+        importance = self._importance(self.recipe.scores, density)
+        if self.recipe.grow is not None:
+            growth = partial(self._importance, self.recipe.grow, density)
+            regrow(self.net, self.recipe, planned, importance, growth)
+        else:
+            freeze(
+                self.net,
+                self.recipe,
+                density,
+                importance,
+                self.on_collapse,
+                allow_ties=self.trainer.plan.allow_ties,
+            )
+        self.net.clear_state(self.trainer.optimizer)
+        alive, mask = self.net.alive, self.net.mask
+        record = FreezeRecord(step=step, target=density, alive=kept(alive), kept=kept(mask))
+        self.history.append(record)
+        self.phase.tell(Froze(step, density, record.alive, record.kept, total(alive)))
+        self.guard.refuse_empty(step, self._needed(mask))
+        # A mask that is rounded again in every step may recover; what is frozen may not.
+        self.guard.check_paths(step, alive, for_good=True)
+        if not self.recipe.rounding.takes_measured and not self.recipe.invert:
+            self.guard.check_paths(step, mask, for_good=False)
+
+    def is_at(self, density: float) -> bool:
+        """Whether the last freeze was to this density."""
+        return bool(self.history) and self.history[-1].target == density
+
+    def state_dict(self) -> StateDict:
+        """Tell which freezes are done, and where the random numbers of measuring are."""
+        history = [record.model_dump() for record in self.history]
+        return {"history": history, "rng": self._rng.get_state()}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Go on where a freezer was whose state this is."""
+        self.history = [FreezeRecord.model_validate(record) for record in state["history"]]
+        self._rng.set_state(checked_rng_state(state["rng"], self._rng.get_state()))
+
+    def final_mask(self, step: int, density: float) -> Tensors:
+        """Choose the mask of the ticket, apply it, and check that the network is alive."""
+        mask = self._chosen_mask(density)
+        if self.on_collapse == "keep-one":
+            limit = budget(total(mask), density)
+            importance = self._importance(self.recipe.scores, density)
+            mask = keep_one(mask, importance, self.net.alive, limit)
+        self.guard.refuse_empty(step, mask)
+        self.net.apply_mask_(mask)
+        self.guard.check_paths(step, mask, for_good=True)
+        self.guard.check_gradients(step)
+        return mask
+
+    def _needed(self, mask: Tensors) -> Tensors:
+        """Return what must not be empty: the mask in use, or what is alive where that will do.
+
+        An inverted search freezes just what rounding keeps, so its mask may well be empty. Soft
+        gates pass gradients also where the mask of a ticket would be empty.
+        """
+        recipe = self.recipe
+        goes_on = recipe.finalize == "alive" and self.on_collapse != "error"
+        return self.net.alive if recipe.invert or recipe.rounding.soft or goes_on else mask
+
+    def _chosen_mask(self, density: float) -> Tensors:
+        """Return the mask that `finalize` names, or what an inverted selection keeps.
+
+        Where rounding would break the structure, that is what is alive.
+        """
+        net, recipe = self.net, self.recipe
+        if recipe.invert and recipe.rounding.spends_budget:
+            importance = self._importance(recipe.scores, density)
+            return recipe.structure.select(importance, net.alive, net.shares, density)
+        whole = recipe.rounding.spends_budget or recipe.rounding.takes_measured
+        if recipe.invert or recipe.finalize == "alive" or not (whole or recipe.structure.plain):
+            return net.alive
+        return net.mask
+
+    def _importance(self, scores: Scores, density: float) -> Tensors:
+        """Measure on the network as it is, with fresh batches where the scores want some.
+
+        Where the recipe inverts, everybody sees importance negated: the same order from its end.
+        """
+        batches = draw(
+            self.phase.data.train,
+            scores.batches_wanted(),
+            self.trainer.plan.batch_size,
+            seed=self.phase.seed,
+            turn=len(self.history),
+        )
+        # Copies, so that a score that works in place harms nobody but itself.
+        probe = Probe(
+            model=self.net.model,
+            weights={name: weight.clone() for name, weight in self.net.effective.items()},
+            alive={name: mask.clone() for name, mask in self.net.alive.items()},
+            batches=batches,
+            rng=self._rng,
+            scores=self.net.scores,
+            shape=self.phase.data.shape,
+            density=density,
+            turn=len(self.history),
+        )
+        importance = measure(scores, probe)
+        if self.phase.fabric.world_size > 1:  # a GPU may compute other last bits than another
+            importance = {name: value.contiguous() for name, value in importance.items()}
+            for value in importance.values():
+                torch.distributed.broadcast(value, src=0)
+        return negated(importance) if self.recipe.invert else importance

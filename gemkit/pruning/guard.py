@@ -1,0 +1,167 @@
+"""Reports networks that carry no signal before a search, and collapse during it."""
+
+from typing import get_args
+
+from gemkit.core.errors import CollapseError, OptionError, SignalError, did_you_mean, some
+from gemkit.core.events import Collapsed, Noted
+from gemkit.core.probe import Wanted
+from gemkit.core.tensors import Tensors, kept
+from gemkit.parts.fit import needs_training
+from gemkit.parts.recipe import Recipe
+from gemkit.parts.schedule import Freeze
+from gemkit.parts.scores import LearnedScores, Scores
+from gemkit.pruning.collapse import empty_layers, is_cut
+from gemkit.pruning.masked import MaskedNet
+from gemkit.pruning.prepare import changes, describe
+from gemkit.pruning.signal import Signal, trace
+from gemkit.training.calibration import draw
+from gemkit.training.loop import Phase
+from gemkit.training.plan import CollapsePolicy, Plan
+
+_FEWEST = 64
+"""Images to look at, at least: with a few, units that are off for all of them are no rarity."""
+_CONTINUE = 'continue anyway: on_collapse="warn" or "keep-one" (--on-collapse warn or keep-one)'
+
+
+class Guard:
+    """Checks one search: signal at the start, paths at every freeze, gradients at the end.
+
+    Every problem is reported once. What a policy does not tolerate is an error.
+    """
+
+    def __init__(
+        self, recipe: Recipe, net: MaskedNet, phase: Phase, plan: Plan, on_collapse: CollapsePolicy
+    ) -> None:
+        if on_collapse not in get_args(CollapsePolicy):
+            policies = get_args(CollapsePolicy)
+            raise OptionError(f"on_collapse = '{on_collapse}'{did_you_mean(on_collapse, policies)}")
+        if on_collapse == "keep-one" and not recipe.structure.plain:
+            raise OptionError(
+                "on_collapse = 'keep-one' keeps single weights, which structure "
+                f"'{recipe.structure.name}' does not; use 'error' or 'warn'"
+            )
+        if on_collapse == "keep-one" and recipe.grow is not None:
+            raise OptionError(
+                "on_collapse = 'keep-one' does not suit a recipe in which weights return; use "
+                "'error' or 'warn'"
+            )
+        self.recipe = recipe
+        self.net = net
+        self.phase = phase
+        self.plan = plan
+        self.on_collapse = on_collapse
+        self._start = Signal()
+        self._reported: set[tuple[str, str]] = set()
+
+    def check_start(self, freezes: list[Freeze]) -> None:
+        """Check that signal and gradient reach every prunable layer of the network as it is now.
+
+        It is an error where the scores depend on it: where they are learned, or measured before
+        the first step. Training may still switch a layer on, so otherwise it is only reported.
+        """
+        self._start = self._trace()
+        scores = self.recipe.scores
+        early = isinstance(scores, LearnedScores) or any(freeze.step == 0 for freeze in freezes)
+        resumed = self.phase.checkpointer.phase is not None  # it was checked when it began
+        fatal = _need_signal(scores) and early and not resumed
+        fatal = fatal and self.plan.on_no_signal == "error"
+        no_layer_used = len(self._start.unused) == len(self.net.parameters)
+        if fatal and (self._start.dead or self._start.constant or no_layer_used):
+            raise SignalError(self._no_signal())
+        for sentence in self._start.sentences(len(self.net.parameters)):
+            self.phase.tell(Noted(f"at the start of the search {sentence}"))
+
+    def check_paths(self, step: int, mask: Tensors, *, for_good: bool) -> None:
+        """Report layers without weights, and a mask that leaves no path through the network."""
+        if empty := empty_layers(mask):
+            what = f"{some(empty, 3)} lost every weight"
+        elif is_cut(self.net.model, mask, self.phase.data.shape):
+            what = "no path leads from input to output any more"
+        else:
+            return
+        if for_good:
+            self._collapse(step, empty, what)
+        elif self._is_news("for the moment", empty):
+            self.phase.tell(Collapsed(step, empty, f"at step {step} {what}, for the moment"))
+
+    def check_gradients(self, step: int) -> None:
+        """Report a network of constant output, and layers that have lost their gradient."""
+        now = self._trace()
+        lost = tuple(name for name in now.dead if name not in self._start.dead)
+        if now.constant and not self._start.constant:
+            self._collapse(step, (), "the output of the network is the same for every image")
+        elif lost:
+            verb = "gets" if len(lost) == 1 else "get"
+            self._collapse(step, lost, f"{some(lost, 3)} no longer {verb} any gradient")
+
+    def refuse_empty(self, step: int, mask: Tensors) -> None:
+        """Stop, whatever the policy, when nothing is kept at all: no gradient can bring it back."""
+        if kept(mask) == 0:
+            raise CollapseError(
+                f"collapse at step {step}: no weight of the network is kept, and no gradient is "
+                f"left to bring one back; {' or '.join(remedies(self.recipe))}"
+            )
+
+    def _trace(self) -> Signal:
+        """Pass one batch of training images through the network as it is now."""
+        data, seed = self.phase.data.train, self.phase.seed
+        size = max(_FEWEST, self.plan.batch_size)
+        batch, *_ = draw(data, Wanted(1), size, seed=seed, turn=0)
+        return trace(self.net.model, list(self.net.parameters), batch)
+
+    def _no_signal(self) -> str:
+        """Say why a search would mean nothing, and what to do about it."""
+        layers = len(self.net.parameters)
+        found = "; ".join(self._start.sentences(layers))
+        ways = ["search anyway with --on-no-signal warn (plan=Plan(on_no_signal='warn'))"]
+        cause = ""
+        if causes := list(changes(self.net.model, frozen=True)):
+            cause = f", because of {describe(causes)}"
+            ways = [
+                "prepare the network with prepare=True in Python or -o model.prepare=true, which "
+                "leaves loaded weights alone",
+                "freeze these layers with requires_grad_(False), so that they are neither pruned "
+                "nor trained",
+                *ways,
+            ]
+        elif len(self._start.unused) == layers:
+            ways = ["use a network whose output depends on its layers"]
+        elif len(self._start.dead) == layers:
+            ways.insert(0, "look whether images and labels differ")
+        return (
+            f"scores '{self.recipe.scores.name}' would say nothing about this network at "
+            f"initialization: {found}{cause}; {', or '.join(ways)}"
+        )
+
+    def _collapse(self, step: int, layers: tuple[str, ...], what: str) -> None:
+        """Stop, or report it once and continue."""
+        message = f"collapse at step {step}: {what}"
+        if self.on_collapse == "error":
+            raise CollapseError(f"{message}; {', or '.join([*remedies(self.recipe), _CONTINUE])}")
+        if self._is_news("for good" if layers else what, layers):
+            self.phase.tell(Collapsed(step, layers, message))
+
+    def _is_news(self, kind: str, layers: tuple[str, ...]) -> bool:
+        """Whether this has not been reported yet, of all layers or of one of these."""
+        facts = {(kind, layer) for layer in layers or ("",)}
+        known = facts <= self._reported
+        self._reported |= facts
+        return not known
+
+
+def _need_signal(scores: Scores) -> bool:
+    """Whether scores, or scores within them, depend on the loss or the output."""
+    inner = [own for own in scores.inner().values() if isinstance(own, Scores)]
+    return scores.needs_signal or any(map(_need_signal, inner))
+
+
+def remedies(recipe: Recipe) -> list[str]:
+    """List what helps against collapse, as far as this recipe has it."""
+    ways = ["raise the density"]
+    if getattr(recipe.regularizer, "weight", 0) != 0:
+        ways.append("lower regularizer.weight")
+    if needs_training(recipe):
+        ways.append("lower the learning rate")
+    if recipe.allocation.name == "global":
+        ways.append("choose allocation 'erk' or 'uniform'")
+    return ways

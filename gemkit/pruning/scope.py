@@ -1,0 +1,57 @@
+"""Which weights of a network a recipe prunes."""
+
+from fnmatch import fnmatchcase
+
+from torch import nn
+
+from gemkit.core.errors import FitError, some
+from gemkit.core.prunable import TRANSPOSED, frozen_names, prunable_names, weight_names
+from gemkit.parts.recipe import Recipe
+from gemkit.parts.structure import Structure
+
+
+def names_in_scope(recipe: Recipe, model: nn.Module, *, frozen: bool = False) -> list[str]:
+    """Name the weights that the recipe prunes, in module order.
+
+    Those are the weights that its `prunable` names and that its structure fits.
+    """
+    scope = recipe.prunable
+    known = [*weight_names(model, frozen=False), *frozen_names(model)]
+    for pattern in (*scope.include, *scope.skip):
+        if known and not any(fnmatchcase(name, pattern) for name in known):
+            raise FitError(
+                f"prunable: {pattern!r} matches no weight of {type(model).__name__}, whose "
+                f"prunable weights are {some(known)}; correct it, or leave it out"
+            )
+    names = prunable_names(
+        model, include=scope.include, skip=scope.skip, kinds=scope.kinds, frozen=frozen
+    )
+    structure = recipe.structure
+    fitting = [name for name in names if _fits(structure, model, name)]
+    if structure.spares_output and fitting and fitting[-1] == names[-1]:
+        fitting = fitting[:-1]
+    if not fitting:
+        raise FitError(
+            f"structure '{recipe.structure.name}' fits no prunable weight of "
+            f"{type(model).__name__}: {some(names)}; choose another structure"
+        )
+    return fitting
+
+
+def _fits(structure: Structure, model: nn.Module, name: str) -> bool:
+    """Whether a structure fits a weight; transposed ones begin with their inputs, not outputs."""
+    layer = model.get_submodule(name.rpartition(".")[0])
+    if isinstance(layer, TRANSPOSED) and not structure.plain:
+        return False
+    return structure.fits(tuple(model.get_parameter(name).shape))
+
+
+def left_out(
+    recipe: Recipe, model: nn.Module, names: list[str], *, frozen: bool = False
+) -> str | None:
+    """Say which prunable weights the recipe leaves out, if it leaves out any."""
+    known = weight_names(model, frozen=False) + (frozen_names(model) if frozen else [])
+    out = [name for name in known if name not in set(names)]
+    if not out:
+        return None
+    return f"not pruned, because of the recipe's prunable or structure: {some(out, most=5)}"

@@ -1,0 +1,208 @@
+"""The one loop: every pruner is a recipe that `search` follows."""
+
+import copy
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+
+import torch
+from lightning_fabric import Fabric
+from torch import nn
+
+from gemkit.core.errors import FitError, OptionError, some
+from gemkit.core.events import Noted
+from gemkit.core.limits import check_seed
+from gemkit.core.prunable import frozen_names
+from gemkit.core.tensors import Tensors, budget, generator, kept, parameters_of, seeded, total
+from gemkit.data.source import Data
+from gemkit.parts.fit import check_fit, needs_training, regrows
+from gemkit.parts.now import Now
+from gemkit.parts.recipe import Recipe
+from gemkit.parts.schedule import Freeze
+from gemkit.parts.scores import LearnedScores
+from gemkit.pruning.finetune import finetune_plan, on_cpu, refuse_score_lr, state_of
+from gemkit.pruning.freeze import Freezer
+from gemkit.pruning.guard import Guard
+from gemkit.pruning.masked import MaskedNet
+from gemkit.pruning.rewind import Rewinder, laps
+from gemkit.pruning.scope import left_out, names_in_scope
+from gemkit.tickets.apply import ties_of
+from gemkit.tickets.ticket import Ticket, TicketInfo
+from gemkit.training.checkpointer import Checkpointer
+from gemkit.training.device import place
+from gemkit.training.labels import check_labels
+from gemkit.training.loop import Listener, Phase, Training
+from gemkit.training.plan import CollapsePolicy, Plan, Runtime
+from gemkit.training.trainer import Trainer
+
+_SCORE_LR_ADAM = 0.01
+_NO_TIME_LEFT = (
+    "the last freeze falls on the end of the search, so no score can adapt to it; train longer or "
+    "choose another schedule.every"
+)
+_NOTHING_GROWS = (
+    "grow '{}' has no effect: schedule '{}' lets no weight return in a search of this length; "
+    "train longer, or choose schedule 'regrow' with a lower schedule.every"
+)
+_NOT_PRUNED = (
+    "frozen weights (requires_grad=False) are not pruned: {}; to prune them too, unfreeze them in "
+    "the model, or search from Python with prune_frozen=True"
+)
+
+
+def search(
+    recipe: Recipe,
+    model: nn.Module,
+    data: Data,
+    *,
+    density: float = 0.05,
+    plan: Plan | None = None,
+    seed: int = 0,
+    runtime: Runtime | None = None,
+    on_collapse: CollapsePolicy = "error",
+    observers: Sequence[Listener] = (),
+    fabric: Fabric | None = None,
+    on_ticket: Callable[[Ticket], None] | None = None,
+    checkpointer: Checkpointer | None = None,
+    prune_frozen: bool = False,
+) -> Ticket:
+    """Find a ticket of `density` in a copy of `model`, following the recipe.
+
+    One-shot recipes take no training step; the model itself is left as it was. Where weights are
+    trained between freezes, `on_ticket` is called after every freeze, the last one included, with
+    the ticket of that density. A `checkpointer` saves the search and resumes it.
+    Frozen parameters (`requires_grad=False`) keep their values, and are pruned only with
+    `prune_frozen`.
+    """
+    check_seed(seed)
+    phase = Phase("search", data, seed, runtime or Runtime(), observers, fabric, checkpointer)
+    plan = search_plan(recipe, plan or Plan(), data)
+    target = recipe.density or density
+    per_epoch = phase.steps_per_epoch(plan)
+    check_fit(recipe, epochs=plan.epochs, density=target, steps_per_epoch=per_epoch)
+    with seeded(seed, phase.fabric.device):
+        freezes = recipe.schedule.freezes(target, plan.epochs, per_epoch)
+        ways = laps(recipe.rewind, freezes, plan.epochs * per_epoch, per_epoch)
+        net = _prepare(recipe, model, phase, prune_frozen, sum(map(len, ways)), target)
+        _refuse_empty(target, net)
+        shares = recipe.allocation.keep(net.effective, net.alive, target)  # or it refuses early
+        recipe.structure.check(net.alive, shares, target)
+        guard = Guard(recipe, net, phase, plan, on_collapse)
+        guard.check_start(freezes)
+        trainer = Trainer(net, plan, phase.fabric, phase.runtime, recipe.objective)
+        freezer = Freezer(recipe, trainer, phase, guard)
+        learns = isinstance(recipe.scores, LearnedScores)
+        if learns and not ways[-1] and not recipe.rounding.soft:
+            phase.tell(Noted(_NO_TIME_LEFT))
+        if not prune_frozen and (left := frozen_names(model)):
+            phase.tell(Noted(_NOT_PRUNED.format(some(left, most=3))))
+        if sentence := left_out(recipe, model, list(net.parameters), frozen=prune_frozen):
+            phase.tell(Noted(sentence))
+        if recipe.grow is not None and not regrows(freezes):
+            phase.tell(Noted(_NOTHING_GROWS.format(recipe.grow.name, recipe.schedule.name)))
+        training = Training(phase, trainer, ways)
+        rewinder = Rewinder(recipe.rewind, net, training)
+        phase.begin(net=net, trainer=trainer, training=training, freezer=freezer, rewinder=rewinder)
+        rewinder.remember()
+        for planned in freezes[len(freezer.history) :]:
+            training.until(planned.step)
+            if training.stopped and (planned is not freezes[-1] or freezer.is_at(target)):
+                continue  # straight to the target: nothing trains or rewinds in between
+            freezer.freeze(training.steps, planned)
+            rewinder.go_back()
+            if on_ticket and recipe.schedule.trains and not learns and recipe.grow is None:
+                rung = _ticket(recipe, training, freezer, net.mask, planned.density, prune_frozen)
+                done = freezes[: len(freezer.history)]
+                on_ticket(rung.with_info(partway=not _ends_with(done, recipe, training)))
+            phase.checkpointer.maybe_save()
+        if ways[-1]:
+            training.until(ways[-1].stop)
+        mask = freezer.final_mask(training.steps, target)
+    return _ticket(recipe, training, freezer, mask, target, prune_frozen)
+
+
+def search_plan(recipe: Recipe, plan: Plan, data: Data) -> Plan:
+    """Decide what the plan leaves open: the learning rate, and how long the clock runs at a time.
+
+    One-shot recipes do not train at all, and a schedule may set the length of its rounds.
+    """
+    if plan.select != "last":
+        raise OptionError("search.select = 'best': a search keeps its last mask; leave it out")
+    plan = plan.lasting(recipe.schedule.round_epochs if needs_training(recipe) else 0)
+    if not isinstance(recipe.scores, LearnedScores):
+        return finetune_plan(plan)
+    lr = recipe.scores.default_lr(plan.epochs * data.train.steps(plan.batch_size))
+    lr = lr if plan.optimizer == "sgd" else _SCORE_LR_ADAM
+    if recipe.trained == "both":
+        return finetune_plan(plan, score_lr=lr)
+    refuse_score_lr(plan)
+    return plan.decided(lr=lr, weight_decay=recipe.scores.default_weight_decay)
+
+
+def _refuse_empty(density: float, net: MaskedNet) -> None:
+    """Refuse a density that keeps nothing, before anything is trained."""
+    if budget(total(net.alive), density) == 0:
+        raise FitError(
+            f"density {density:g} keeps none of {total(net.alive):,} prunable weights; it must be "
+            f"at least {0.5 / total(net.alive):.2g}"
+        )
+
+
+def _prepare(
+    recipe: Recipe, model: nn.Module, phase: Phase, prune_frozen: bool, steps: int, target: float
+) -> MaskedNet:
+    """Copy the model, draw its starting weights unless they are frozen, and put it under a mask."""
+    own = copy.deepcopy(model)
+    parameters = parameters_of(own, names := names_in_scope(recipe, own, frozen=prune_frozen))
+    weights = {name: weight.detach() for name, weight in parameters.items() if weight.requires_grad}
+    drawn = recipe.init.draw(weights, generator(phase.seed, "weights"))
+    for name, weight in list(weights.items()):
+        weight.copy_(drawn.pop(name))  # one copy less in memory, layer by layer
+    check_labels(own, phase.data)
+    own = place(own, phase.fabric, phase.runtime)
+    if isinstance(recipe.scores, LearnedScores):
+        rng = generator(phase.seed, "scores")
+        return MaskedNet.learning(own, names, recipe, rng, steps=steps, target=target)
+    return MaskedNet(own, names, now=Now(steps=steps, target=target))
+
+
+def _ends_with(freezes: list[Freeze], recipe: Recipe, training: Training) -> bool:
+    """Tell whether a search to the density of the last of these freezes consists of just these."""
+    epochs, per_epoch = training.trainer.plan.epochs, training.steps_per_epoch
+    aim = freezes[-1].density
+    if recipe.density not in (None, aim):
+        return False
+    if laps(recipe.rewind, freezes, epochs * per_epoch, per_epoch)[-1]:
+        return False  # it would train on after the last one
+    return recipe.schedule.freezes(aim, epochs, per_epoch) == freezes
+
+
+def _ticket(
+    recipe: Recipe,
+    training: Training,
+    freezer: Freezer,
+    mask: Tensors,
+    density: float,
+    prune_frozen: bool,
+) -> Ticket:
+    """Take the ticket out of a search as it stands."""
+    net, phase = freezer.net, training.phase
+    info = TicketInfo(
+        pruner=recipe.pruner,
+        recipe=recipe.to_data(),
+        model=None,
+        dataset=None,
+        shape=phase.data.shape,
+        classes=phase.data.classes,
+        density_target=density,
+        seed=phase.seed,
+        epochs=round(training.steps / training.steps_per_epoch),
+        plan=training.trainer.plan,
+        stage="found",
+        versions={"gemkit": version("gemkit"), "torch": torch.__version__},
+        history=freezer.history,
+        alive=kept(net.alive),
+        on_collapse=freezer.on_collapse,
+        prune_frozen=prune_frozen,
+        tied=ties_of(net.model.state_dict(keep_vars=True)),
+    )
+    return Ticket(mask=on_cpu(mask), state=state_of(net, net.weights), info=info)

@@ -1,0 +1,119 @@
+"""The update: one step of learned scores, of weights under a mask, or of both.
+
+Every call below is for all layers at once, so the number of kernels does not depend on how many
+layers there are. On CUDA that holds while the tensors of a list, and of lists that go together,
+agree in dtype and strides; otherwise torch takes them one by one. Nothing is read back from the
+device. `torch.compile` can take all of it as one graph.
+"""
+
+import inspect
+import types
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from gemkit.core.tensors import all_aligned
+from gemkit.pruning.learned import LearnedMask, as_numbers
+
+
+def update(
+    effective: Sequence[nn.Parameter],
+    trained: Sequence[Tensor],
+    kept: Sequence[Tensor],
+    learned: LearnedMask | None,
+    step: Callable[[], object],
+) -> None:
+    """Take a `step` with the gradients of a backward pass, and write the masked weights.
+
+    `effective` are the weights as the network uses them, and `trained` those that the optimizer
+    moves: the same ones, others beside learned scores, or none. `kept` is their mask, zeros and
+    ones of their own type; it is applied to their gradients, and to themselves whatever the
+    optimizer did. It is empty while nothing is pruned. Autograd is off.
+    """
+    if learned is not None:
+        pull_back_(learned)
+    if kept:
+        used = [(w.grad, k) for w, k in zip(trained, kept, strict=True) if w.grad is not None]
+        if used:
+            torch._foreach_mul_([gradient for gradient, _ in used], [k for _, k in used])
+    step()
+    if kept:
+        torch._foreach_mul_(list(trained), list(kept))
+    if learned is not None:
+        learned.scoring.project_(learned.scores)
+        write_(effective, learned)
+
+
+def pull_back_(learned: LearnedMask) -> None:
+    """Turn gradients of effective weights into those of the scores.
+
+    dL/dp = (dL/d(effective weight) · w · alive + d penalty/d gate) · slopes + d penalty/dp
+
+    `slopes` are those of the rounding and the view, 1 where gradients pass straight through.
+    """
+    gradients = [score.grad for score in learned.parameters.values() if score.grad is not None]
+    gates = learned.now.gates
+    torch._foreach_mul_(gradients, [free.detach() for free in learned.free.values()])
+    named = dict(zip(learned.scores, gradients, strict=True))
+    if learned.regularizer.on == "gates":
+        learned.regularizer.add_gradient_(named, gates, learned.now)
+    slopes = [learned.scoring.slope(learned.scores)]
+    if learned.needs_gates:
+        slopes.append(learned.rounding.slope(learned.view, gates, learned.now))
+    for slope in slopes:
+        if slope is not None:
+            factors = (slope[name] for name in learned.scores)
+            torch._foreach_mul_(gradients, all_aligned(factors, learned.scores.values()))
+    if learned.regularizer.on == "scores":
+        learned.regularizer.add_gradient_(named, learned.scores, learned.now)
+
+
+def write_(effective: Sequence[nn.Parameter], learned: LearnedMask) -> None:
+    """Round the scores and write the effective weights: w ⊙ alive ⊙ gate."""
+    masks = learned.rounding.masks(learned.view, learned.now)
+    numbers = [as_numbers(masks[name]) for name in learned.scores]
+    gates = all_aligned(numbers, learned.scores.values())
+    if learned.needs_gates:
+        gates = learned.keep_gates(gates)
+    torch._foreach_copy_(list(effective), gates)
+    torch._foreach_mul_(list(effective), [free.detach() for free in learned.free.values()])
+
+
+def compiled_update() -> Callable[..., None]:
+    """Compile the update, for one network.
+
+    torch counts the graphs of a function's code, over all networks of a process, and gives up
+    after a few. So every network compiles a copy of the code.
+    """
+    names = dict(update.__globals__)
+    for one in (pull_back_, write_, update):
+        names[one.__name__] = types.FunctionType(one.__code__.replace(), names, one.__name__)
+    compiled: Callable[..., None] = torch.compile(names["update"], dynamic=False)
+    return compiled
+
+
+@torch.no_grad()
+def take_step(
+    take: Callable[..., None],
+    effective: Sequence[nn.Parameter],
+    trained: Sequence[Tensor],
+    kept: Sequence[Tensor],
+    learned: LearnedMask | None,
+    optimizer: torch.optim.Optimizer,
+) -> None:
+    """Update with an optimizer; `take` is `update`, or what it was compiled to."""
+    if take is update:
+        take(effective, trained, kept, learned, partial(_step, optimizer))
+    else:
+        # The step itself, without the wrappers in which torch asks not to be compiled.
+        step = partial(inspect.unwrap(type(optimizer).step), optimizer)
+        take(effective, trained, kept, learned, step)
+        optimizer.zero_grad()
+
+
+def _step(optimizer: torch.optim.Optimizer) -> None:
+    """Take a step, and make room for masks where gradients were."""
+    optimizer.step()
+    optimizer.zero_grad()

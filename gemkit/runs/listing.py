@@ -1,0 +1,78 @@
+"""The runs in a folder: their states and results."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gemkit.core.errors import GemkitError, OptionError
+from gemkit.report.tables import percent, text_table
+from gemkit.runs.directory import RunDir
+from gemkit.runs.metrics import last_line
+
+
+def runs_data(folder: Path) -> list[dict[str, Any]]:
+    """Describe the run in a folder, or every run in its subfolders."""
+    if not folder.is_dir():
+        raise OptionError(f"there is no folder {folder}; `gemkit run` makes one")
+    own = [RunDir(folder)] if RunDir(folder).is_run() else []
+    inner = [RunDir(path) for path in sorted(folder.iterdir()) if path.is_dir()]
+    return [_describe(run) for run in own or inner if run.is_run()]
+
+
+def _describe(run: RunDir) -> dict[str, Any]:
+    """Describe a run, or the problem if its files cannot be read."""
+    try:
+        run.check_plain()
+        state, config, result = run.state(), run.config(), run.result() or {}
+        last, epoch = last_line(run.metrics), last_line(run.metrics, having="epoch")
+    except GemkitError as error:
+        return {"run": str(run.path), "state": "unreadable", "problem": str(error)}
+    recipe = config.get("recipe")
+    return {
+        "run": str(run.path),
+        "state": state,
+        "pruner": _word(recipe.get("pruner")) if isinstance(recipe, dict) else None,
+        "density": _number(result.get("density", config.get("density"))),
+        "accuracy_before": _number(result.get("accuracy_before")),
+        "accuracy_after": _number(result.get("accuracy_after")),
+        "phase": _word(epoch.get("phase")),
+        "epoch": _count(epoch.get("epoch")),
+        "problem": _word(last.get("message"), 2000) if last.get("event") == "error" else None,
+    }
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and abs(value) <= 1 else None
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and 0 <= value < 2**63 else None
+
+
+def _word(value: object, longest: int = 60) -> str | None:
+    return value[:longest] if isinstance(value, str) else None
+
+
+def runs_text(runs: Sequence[Mapping[str, Any]], folder: Path) -> str:
+    """Show runs as a table."""
+    if not runs:
+        return f"there are no runs in {folder}"
+    header = ("run", "state", "pruner", "density", "before", "after", "last epoch")
+    return text_table(header, [_row(run) for run in runs], numbers=(3, 4, 5))
+
+
+def _row(run: Mapping[str, Any]) -> tuple[str, ...]:
+    density = run.get("density")
+    epoch = f"{run.get('phase')} {run.get('epoch')}" if run.get("epoch") else ""
+    return (
+        Path(run["run"]).name or run["run"],
+        run["state"],
+        str(run.get("pruner") or ""),
+        "" if density is None else f"{density:.4g}",
+        *(_share(run.get(f"accuracy_{when}")) for when in ("before", "after")),
+        epoch,
+    )
+
+
+def _share(accuracy: float | None) -> str:
+    return "" if accuracy is None else percent(accuracy)

@@ -1,0 +1,115 @@
+"""The metrics and the log of a run."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from gemkit.core.atomic_io import open_plain
+from gemkit.core.errors import CheckpointError, GemkitError, Stopped
+from gemkit.core.events import Collapsed, EpochEnded, Event, Froze, Noted, PhaseStarted
+from gemkit.core.state import StateDict, checked_count
+from gemkit.core.text import escaped, number_of
+
+_NAMES = {EpochEnded: "epoch", Froze: "freeze", Collapsed: "collapse"}
+
+
+class Metrics:
+    """Write one JSON line for each epoch, freeze, collapse and error, as they happen.
+
+    A resumed run removes the lines after its checkpoint, so no line is there twice.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = open_plain(path, "ab", within=path.parent)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with suppress(OSError), self._file:  # a full disk must not hide what went wrong
+            if isinstance(error, Exception) and not isinstance(error, Stopped):
+                expected = isinstance(error, GemkitError)
+                message = str(error) if expected else f"{type(error).__name__}: {error}"
+                self._write("error", {"message": message})
+
+    def __call__(self, event: Event) -> None:
+        """Write an event that belongs into the metrics."""
+        if type(event) in _NAMES:
+            self._write(_NAMES[type(event)], asdict(event))
+
+    def state_dict(self) -> StateDict:
+        """Flush the file to disk, and return its length."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return {"offset": os.fstat(self._file.fileno()).st_size}  # tell() ignores truncation
+
+    def clear(self) -> None:
+        """Remove all lines."""
+        self._file.truncate(0)
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Cut the file to the length in a state."""
+        offset = checked_count(state, "offset")
+        if os.fstat(self._file.fileno()).st_size < offset:
+            raise CheckpointError(f"{self.path} is shorter than it was when the run was saved")
+        self._file.truncate(offset)
+
+    def _write(self, event: str, fields: Mapping[str, Any]) -> None:
+        line = json.dumps({"event": event, **fields}, allow_nan=False)
+        self._file.write(line.encode() + b"\n")
+        self._file.flush()
+
+
+def last_line(path: Path, having: str = "event", most: int = 1 << 16) -> Mapping[str, Any]:
+    """Return the last complete line that has this field, or an empty one."""
+    within = path.parent
+    with suppress(OSError, ValueError, RecursionError), open_plain(path, within=within) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - most))
+        for line in reversed(file.read(most).splitlines(keepends=True)):
+            data = json.loads(line) if line.endswith(b"\n") else None
+            if isinstance(data, dict) and having in data:
+                return data
+    return {}
+
+
+class Log:
+    """Write a line with the time for everything that happens; the file only grows."""
+
+    def __init__(self, path: Path, now: Callable[[], datetime] = datetime.now) -> None:
+        self.path = path
+        self._now = now
+        self._epochs = 0
+
+    def say(self, words: str) -> None:
+        """Append a line; a disk error is ignored, since the run matters more than its log."""
+        line = f"{self._now():%Y-%m-%d %H:%M:%S}  {escaped(words, keep=chr(10))}\n"
+        with suppress(OSError), open_plain(self.path, "ab", within=self.path.parent) as file:
+            file.write(line.encode("utf-8", "replace"))
+
+    def __call__(self, event: Event) -> None:
+        """Append a line for an event, except for steps."""
+        if isinstance(event, PhaseStarted):
+            self._epochs = event.epochs
+            epochs, steps = number_of(event.epochs, "epoch"), number_of(event.steps, "step")
+            self.say(f"{event.phase}: {epochs}, {steps} in all")
+        elif isinstance(event, EpochEnded):
+            self.say(
+                f"{event.phase} {event.epoch}/{self._epochs}: loss {event.loss:.4f}, accuracy "
+                f"{event.accuracy:.4f}, density {event.density:.4f}, lr {event.lr:.3g}"
+            )
+        elif isinstance(event, Froze):
+            self.say(f"freeze at step {event.step}: {event.alive:,} of {event.prunable:,} alive")
+        elif isinstance(event, Collapsed | Noted):
+            self.say(f"warning: {event.message}")

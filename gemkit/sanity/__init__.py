@@ -1,0 +1,1 @@
+"""Sanity checks: controls for a ticket, trained over several seeds, and verdicts on them."""

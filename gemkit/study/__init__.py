@@ -1,0 +1,1 @@
+"""Many runs: the ledger of their results, and progress over all of them."""

@@ -1,0 +1,148 @@
+"""A ledger of results as JSON lines: one row for each run, appended when it ends."""
+
+import json
+import reprlib
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gemkit.core.atomic_io import open_plain
+from gemkit.core.errors import GemkitError, OptionError
+from gemkit.study.counting import counted
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """A file of results; `keys` are the fields that identify a run, so that none runs twice."""
+
+    path: Path
+    keys: Sequence[str]
+
+    def rows(self) -> list[Row]:
+        """Read all results; an incomplete last line is ignored."""
+        try:
+            text = self._content().decode()
+        except (OSError, ValueError) as error:
+            raise OptionError(f"{self.path} is no ledger ({error}); name another file") from error
+        *lines, rest = text.split("\n")
+        del rest  # nothing, or a line without an end
+        return [self._row(number, line) for number, line in enumerate(lines, 1)]
+
+    def complete(
+        self,
+        planned: Iterable[Row],
+        measure: Callable[[Row], Row],
+        jobs: int,
+        describe: Callable[[Row], str] | None = None,
+    ) -> None:
+        """Run what is planned and missing, in parallel processes with one thread each.
+
+        `describe` makes a line of progress from a row; by default it lists the keys.
+        """
+        missing = self.missing(planned)
+        self._drop_cut_line()
+        if not missing:
+            return
+        self._check_writable()
+        context = get_context("spawn")  # a forked torch may hang
+        with (
+            counted(len(missing)) as count,
+            ProcessPoolExecutor(jobs, mp_context=context, initializer=_one_thread) as pool,
+        ):
+            ended = as_completed([pool.submit(measure, run) for run in missing])
+            try:
+                for future in ended:
+                    row = future.result()
+                    self.append(row)
+                    count((describe or self._describe)(row))
+            except BrokenProcessPool as error:
+                raise GemkitError(
+                    f"a process was killed, perhaps for lack of memory; finished runs are in "
+                    f"{self.path}, and the same command continues from there"
+                ) from error
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def _check_writable(self) -> None:
+        """Refuse a file that cannot be written, before anything runs; leave no empty file."""
+        there = self.path.exists()
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            open_plain(self.path, "ab").close()
+        except OSError as error:
+            raise OptionError(
+                f"cannot write results to {self.path}: {error.strerror}; name another file"
+            ) from error
+        if not there:
+            self.path.unlink()
+
+    def _describe(self, row: Row) -> str:
+        return ", ".join(f"{key} {row[key]}" for key in self.keys)
+
+    def append(self, row: Row) -> None:
+        """Add one result."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._drop_cut_line()
+        with open_plain(self.path, "ab") as file:
+            file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
+
+    def missing(self, planned: Iterable[Row]) -> list[Row]:
+        """Return the planned runs that have no result."""
+        done = {self._key(row) for row in self.rows()}
+        return [run for run in planned if self._key(run) not in done]
+
+    def of(self, planned: Iterable[Row]) -> list[Row]:
+        """Return the existing results of planned runs, in their order."""
+        done = {self._key(row): row for row in self.rows()}
+        return [done[key] for run in planned if (key := self._key(run)) in done]
+
+    def _key(self, row: Row) -> str:
+        return json.dumps([row.get(key) for key in self.keys], sort_keys=True)
+
+    def _row(self, number: int, line: str) -> Row:
+        try:
+            row = json.loads(line)
+            if not isinstance(row, dict):
+                raise ValueError(f"a table is expected, not {reprlib.repr(row)}")
+        except (ValueError, RecursionError) as error:
+            raise OptionError(
+                f"{self.path}: line {number} is no result ({error}); remove that line"
+            ) from error
+        return row
+
+    def _drop_cut_line(self) -> None:
+        """Remove an incomplete last line, from a process that was interrupted."""
+        content = self._content()
+        if rest := len(content) - (content.rfind(b"\n") + 1):
+            with open_plain(self.path, "r+b") as file:
+                file.truncate(len(content) - rest)
+
+    def _content(self) -> bytes:
+        """Read the file, or nothing if there is none."""
+        try:
+            with open_plain(self.path) as file:
+                return file.read()
+        except (FileNotFoundError, NotADirectoryError):
+            return b""
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def mean_and_spread(fractions: Sequence[float]) -> str:
+    """Return the mean in percent, with the standard deviation if there are several."""
+    mean = f"{100 * statistics.mean(fractions):.1f}"
+    if len(fractions) == 1:
+        return mean
+    return f"{mean} ± {100 * statistics.stdev(fractions):.1f}"

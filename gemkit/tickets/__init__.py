@@ -1,0 +1,1 @@
+"""Tickets: a mask with its weights, the file format, and applying it to a model."""

@@ -1,0 +1,1 @@
+"""Training a network: the plan, the loop, the optimizer, evaluation and checkpoints."""

@@ -1,0 +1,204 @@
+"""One phase of a run, search or fine-tuning: its data, device and seed, and who is told."""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+
+from lightning_fabric import Fabric
+
+from gemkit.core import events
+from gemkit.core.errors import TrainingError
+from gemkit.core.events import EpochEnded, Event, Noted, PhaseStarted, StepEnded, View
+from gemkit.core.probe import Batch
+from gemkit.core.state import StateDict, Stateful, checked_count
+from gemkit.core.tensors import Tensors, density_of
+from gemkit.data.fingerprint import Fingerprint, check_same
+from gemkit.data.source import Data, Source
+from gemkit.training.checkpointer import Checkpointer
+from gemkit.training.device import make_fabric
+from gemkit.training.evaluation import accuracy
+from gemkit.training.plan import Plan, Runtime
+from gemkit.training.trainer import Trainer
+
+Listener = Callable[[Event], None]
+
+
+def agreed(data: Data, fabric: Fabric | None) -> Fingerprint:
+    """Return the first process's fingerprint of the data, so that all come to one decision."""
+    if fabric is None:
+        return data.fingerprint
+    first = fabric.broadcast(data.fingerprint if fabric.is_global_zero else None)
+    assert first is not None
+    return first
+
+
+def endless(
+    source: Source, size: int, *, seed: int, fabric: Fabric, start: int = 0
+) -> Iterator[Batch]:
+    """Yield augmented training batches for ever, each epoch in an order of its own.
+
+    The first one is what comes after `start` batches, as if those had been drawn.
+    Of several processes, each gets its share of every batch. A last batch too small to give every
+    process two images, which batch statistics need, is left out.
+    """
+    world = fabric.world_size
+    whole = max(1, source.steps(size) - (0 < len(source) % size < 2 * world))
+    first, passed = divmod(start, whole)
+    for epoch in itertools.count(first):
+        shares = source.batches(
+            size, seed=seed, epoch=epoch, augment=True, rank=fabric.global_rank, world=world
+        )
+        yield from itertools.islice(shares, passed if epoch == first else 0, whole)
+
+
+def _copied(tensors: Tensors) -> Tensors:
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+class Phase:
+    """Where a network is trained, on which data, from which seed, and who is told."""
+
+    def __init__(
+        self,
+        name: events.Phase,
+        data: Data,
+        seed: int,
+        runtime: Runtime,
+        observers: Sequence[Listener],
+        fabric: Fabric | None,
+        checkpointer: Checkpointer | None = None,
+    ) -> None:
+        self.name = name
+        self.seed = seed
+        self.runtime = runtime
+        self.fabric = fabric or make_fabric(runtime)
+        self.data = data.to(self.fabric.device)
+        self._loaded = data
+        self.observers = observers
+        self.checkpointer = checkpointer or Checkpointer()
+
+    @cached_property
+    def fingerprint(self) -> Fingerprint:
+        """The fingerprint of the data; all processes must ask for it together."""
+        return agreed(self._loaded, self.fabric)
+
+    def tell(self, event: Event) -> None:
+        """Pass an event on to every observer."""
+        for observer in self.observers:
+            observer(event)
+
+    def begin(self, **parts: Stateful) -> None:
+        """Let the parts go on from where they were saved, if they were."""
+        self.checkpointer.begin(self.name, self.fabric, parts)
+
+    def steps_per_epoch(self, plan: Plan) -> int:
+        """Count the optimizer steps of one epoch."""
+        return self.data.train.steps(plan.batch_size)
+
+
+class Training:
+    """Trains a network against a clock that its owner may set back.
+
+    The clock alone decides the learning rate and the batch of a step. `steps` counts every step
+    ever taken, and never goes back.
+    """
+
+    def __init__(self, phase: Phase, trainer: Trainer, laps: Sequence[range]) -> None:
+        self.phase = phase
+        self.trainer = trainer
+        if any(laps) and not trainer.net.trainable():
+            raise TrainingError(
+                f"every parameter of {type(trainer.net.model).__name__} is frozen "
+                "(requires_grad=False), so there is nothing to train; unfreeze some, with "
+                "requires_grad_(True)"
+            )
+        self.steps = 0
+        self.steps_per_epoch = phase.steps_per_epoch(trainer.plan)
+        self._epochs = 0
+        self.set_clock(0)
+        ends = (
+            lap.stop // self.steps_per_epoch - lap.start // self.steps_per_epoch for lap in laps
+        )
+        self.stopped = False
+        view = View(
+            masks=lambda: _copied(trainer.net.mask),
+            scores=lambda: _copied(trainer.net.scores),
+            stop=self.stop,
+        )
+        steps = sum(map(len, laps))
+        phase.tell(PhaseStarted(phase.name, epochs=sum(ends), steps=steps, view=view))
+        trainer.module.train()
+        self._began = time.perf_counter()
+
+    def set_clock(self, step: int) -> None:
+        """Go on, from the next step, as a training does that has taken so many steps."""
+        self.clock = step
+        plan, phase = self.trainer.plan, self.phase
+        self._batches = endless(
+            phase.data.train, plan.batch_size, seed=phase.seed, fabric=phase.fabric, start=step
+        )
+
+    def stop(self, reason: str) -> None:
+        """Take no more steps."""
+        if not self.stopped:
+            self.stopped = True
+            self.phase.tell(Noted(f"stopped after step {self.steps}: {reason}"))
+
+    def until(self, step: int) -> None:
+        """Train until the clock shows this step, or until an observer asks to stop."""
+        while self.clock < step and not self.stopped:
+            lr = self.trainer.plan.lr_at(self.clock, self.steps_per_epoch)
+            self.clock += 1
+            self.steps += 1
+            if not self.trainer.step(next(self._batches), lr, self.steps):
+                self.phase.tell(Noted(f"step {self.steps} was left out: its loss is not finite"))
+            self.phase.tell(StepEnded(self.phase.name, self.steps))
+            ends = self.clock % self.steps_per_epoch == 0
+            if ends:
+                self._end_epoch(lr)
+            self.phase.checkpointer.maybe_save(epoch_ended=ends)
+
+    def state_dict(self) -> StateDict:
+        """Return how far training is, how long it took, and the fingerprint of its data."""
+        return {
+            "clock": self.clock,
+            "steps": self.steps,
+            "epochs": self._epochs,
+            "seconds": self._seconds(),
+            "stopped": self.stopped,
+            "data": self.phase.fingerprint.model_dump(),
+        }
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Load a saved state; refuse it where it was reached on other data."""
+        data = state.get("data")  # which older checkpoints do not hold
+        check_same(
+            None if data is None else Fingerprint.model_validate(data),
+            self.phase.fingerprint,
+            "the run began with",
+            "resume it with those, or start in another folder",
+        )
+        self.set_clock(checked_count(state, "clock"))
+        self.steps, self._epochs = checked_count(state, "steps"), checked_count(state, "epochs")
+        self._began = time.perf_counter() - float(state["seconds"])
+        self.stopped = bool(state.get("stopped", False))  # which older checkpoints do not hold
+
+    def _seconds(self) -> float:
+        """Return how long the phase has been training, interruptions left out."""
+        return time.perf_counter() - self._began
+
+    def _end_epoch(self, lr: float) -> None:
+        """Measure and tell how the epoch went: the only moment that waits for the device."""
+        self._epochs += 1
+        trainer, phase, data = self.trainer, self.phase, self.phase.data
+        event = EpochEnded(
+            phase=phase.name,
+            epoch=self._epochs,
+            loss=trainer.mean_loss(self.steps),
+            accuracy=accuracy(trainer.module, data.validation, phase.fabric, data.classes),
+            density=density_of(trainer.net.mask),
+            lr=lr,
+            seconds=self._seconds(),
+        )
+        phase.tell(event)

@@ -1,0 +1,50 @@
+"""What training needs of a network, whatever is trained in it."""
+
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from gemkit.core.tensors import Tensors
+from gemkit.parts.now import Now
+from gemkit.training.plan import Plan
+
+
+class TrainedNet(Protocol):
+    """A model, what the optimizer trains of it, and how a step is taken."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The network itself."""
+        ...
+
+    @property
+    def mask(self) -> Tensors:
+        """The mask that the network uses now."""
+        ...
+
+    @property
+    def scores(self) -> Tensors:
+        """The learned scores; empty where there are none."""
+        ...
+
+    def trainable(self) -> list[nn.Parameter]:
+        """List what the optimizer trains."""
+        ...
+
+    def groups(self, plan: Plan) -> list[dict[str, Any]]:
+        """Return what the optimizer trains in groups, with rates of their own where they differ."""
+        ...
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Take one optimizer step with the gradients of a backward pass."""
+        ...
+
+    @property
+    def now(self) -> Now:
+        """The moment, for an objective."""
+        ...
+
+    def compile_(self) -> bool:
+        """Compile the update when it first takes place, if it can be; return whether it can."""
+        ...

@@ -1,0 +1,186 @@
+"""Training and evaluation through Lightning Fabric: one code path from one CPU to many GPUs."""
+
+import math
+from dataclasses import replace
+from functools import partial
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+from torchmetrics import MeanMetric
+
+from gemkit.core.probe import Batch
+from gemkit.core.state import StateDict, checked_tensors
+from gemkit.core.tensors import Tensors
+from gemkit.parts.objective import Objective
+from gemkit.training.device import layout_of
+from gemkit.training.loss_scale import LossScale
+from gemkit.training.nan_guard import NanGuard, diverged
+from gemkit.training.network import TrainedNet
+from gemkit.training.optimizer_names import NATIVE
+from gemkit.training.optimizer_state import load_state_, state_of
+from gemkit.training.optimizers import can_compile, make_optimizer, set_lr
+from gemkit.training.plan import Plan, Runtime
+
+
+class Trainer:
+    """Takes optimizer steps on a masked network and keeps its running loss on the device."""
+
+    def __init__(
+        self,
+        net: TrainedNet,
+        plan: Plan,
+        fabric: Fabric,
+        runtime: Runtime,
+        objective: Objective | None = None,
+    ) -> None:
+        self.net = net
+        self.plan = plan
+        self.fabric = fabric
+        layout = layout_of(net.model, runtime)
+        dtype = next(net.model.parameters()).dtype
+        self._as_parameters = partial(Tensor.to, dtype=dtype, memory_format=layout)
+        module = cast(nn.Module, torch.compile(net.model)) if runtime.compile else net.model
+        self.module = fabric.setup_module(module, move_to_device=False)
+        self._compiled = runtime.compile and can_compile(plan) and net.compile_()
+        self.optimizer = self._fresh_optimizer()
+        self.objective = objective
+        weights = {name: own.detach() for name, own in net.model.named_parameters()}
+        self._objective_state = objective.init_state(weights) if objective else {}
+        self._scale = LossScale(fabric.device) if runtime.precision == "fp16" else None
+        self.loss = MeanMetric(nan_strategy="disable").to(fabric.device)
+        self.number = 0
+        alone = fabric.world_size == 1  # where one of several stopped, the others would wait
+        self.nan_guard = NanGuard(net, fabric.device, at_once=alone and fabric.device.type == "cpu")
+
+    def step(self, batch: Batch, lr: float, number: int = 0) -> bool:
+        """Take one step at the given learning rate, the `number`-th; return whether it was taken.
+
+        It is not where the loss is not finite and the plan says to leave such steps out. To know
+        that takes waiting for the device in every step, and a copy of the model's buffers.
+        """
+        self.number = number
+        set_lr(self.optimizer, lr)
+        images, labels = batch
+        images = self._as_parameters(images)
+        skips = self.plan.on_nan == "skip"
+        before = [tensor.clone() for tensor in self._changing()] if skips else []
+        loss = self._backward(images, labels)
+        if self._is_finite(loss) if skips else self.nan_guard.watch(loss, number):
+            self._update()
+            self.loss.update(loss)
+            return True
+        if skips:
+            self._undo(before, number, lr)
+            return False
+        raise self.nan_guard.explain(loss, number, images, lr)
+
+    def _backward(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Compute gradients, one part of the batch after the other; return the mean loss.
+
+        Every part has two images at least, because batch statistics need them. Processes average
+        their gradients once, after the last part.
+        """
+        count = min(self.plan.accumulate, max(1, len(labels) // 2))
+        if count == 1:
+            return self._pass(images, labels)
+        losses: list[Tensor] = []
+        parts = zip(images.tensor_split(count), labels.tensor_split(count), strict=True)
+        for number, (some, own) in enumerate(parts, start=1):
+            with self.fabric.no_backward_sync(self.module, enabled=number < count):
+                losses.append(self._pass(some, own, share=len(own) / len(labels)))
+        return torch.stack(losses).sum()
+
+    def _pass(self, images: Tensor, labels: Tensor, share: float | None = None) -> Tensor:
+        """Go forward and backward; return the loss, or the share of it that these images have."""
+        loss = self._loss(images, labels)
+        if share is not None:
+            loss = share * loss
+        self.fabric.backward(loss if self._scale is None else self._scale.scaled(loss))
+        return loss.detach()
+
+    def _loss(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of a batch: cross-entropy, unless there is an objective."""
+        outputs = self.module(images)
+        if self.objective is None:
+            return F.cross_entropy(outputs, labels)
+        now = replace(self.net.now, state=self._objective_state)
+        return self.objective.loss(outputs, (images, labels), now)
+
+    def _update(self) -> None:
+        """Take a step, unless scaled gradients have overflown."""
+        if self._scale is None or self._scale.unscale_(self.net.model):
+            self.net.step(self.optimizer)
+        else:
+            self.net.model.zero_grad()
+        if self._scale is not None:
+            self._scale.update_()
+
+    def _changing(self) -> list[Tensor]:
+        """List what a forward pass and the loss may change."""
+        return [*self.net.model.buffers(), *self._objective_state.values()]
+
+    def _is_finite(self, loss: Tensor) -> bool:
+        """Tell whether the loss is finite, in all processes."""
+        fine = self.fabric.all_reduce(loss.detach().isfinite().float(), reduce_op="mean")
+        return bool(fine == 1)
+
+    def _undo(self, before: list[Tensor], step: int, lr: float) -> None:
+        """Drop the gradients and restore the buffers; if that does not help, nothing will."""
+        self.net.model.zero_grad()
+        for tensor, old in zip(self._changing(), before, strict=True):
+            tensor.copy_(old)
+        self.nan_guard.check(step, lr)
+
+    def state_dict(self) -> StateDict:
+        """Return the state of the optimizer and the running loss; NaN and Inf are not saved."""
+        self.nan_guard.check(self.number, self.plan.lr or 0.0)
+        state: StateDict = {"optimizer": state_of(self.optimizer), "loss": self._running_loss()}
+        if self._objective_state:
+            state["objective"] = self._objective_state
+        if self._scale is not None:
+            state["loss_scale"] = self._scale.state_dict()
+        return state
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Load a saved state."""
+        self.optimizer = self._fresh_optimizer()
+        load_state_(self.optimizer, state["optimizer"], partial(make_optimizer, self.plan))
+        saved = checked_tensors(state.get("objective", {}), self._objective_state)
+        for name, value in saved.items():
+            self._objective_state[name].copy_(value)
+        if self._scale is not None:
+            self._scale.load_state_dict(state["loss_scale"])
+        for name, value in checked_tensors(state["loss"], self._running_loss()).items():
+            setattr(self.loss, name, value)
+
+    @torch.no_grad()
+    def reset_optimizer_(self) -> None:
+        """Let the optimizer begin again; in place, where a compiled update knows its tensors."""
+        if self.plan.optimizer not in NATIVE:  # which may begin with other numbers than zero
+            self.optimizer = self._fresh_optimizer()
+            return
+        for remembered in self.optimizer.state.values():
+            for value in remembered.values():
+                if isinstance(value, Tensor):
+                    value.zero_()
+
+    def _fresh_optimizer(self) -> torch.optim.Optimizer:
+        return make_optimizer(self.plan, self.net.groups(self.plan), compiled=self._compiled)
+
+    def _running_loss(self) -> Tensors:
+        return cast(Tensors, self.loss.metric_state)
+
+    def mean_loss(self, step: int = 0) -> float:
+        """Return the mean loss since last asked, or stop if there is a NaN or Inf by `step`."""
+        lr = self.plan.lr or 0.0
+        self.nan_guard.check(step, lr)
+        if not self.loss.weight:
+            raise diverged(step, "no step of a whole epoch had a finite loss", lr)
+        mean = float(self.loss.compute())
+        self.loss.reset()
+        if not math.isfinite(mean):
+            raise diverged(step, f"the mean loss is {mean}", lr)
+        return mean

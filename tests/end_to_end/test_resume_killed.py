@@ -1,0 +1,114 @@
+"""Real `gemkit run` processes, killed at random moments: what they resume to is equal to the bit.
+
+GEMKIT_LONG=1 kills 200 of them instead of 20. GEMKIT_SEED=N draws moments by that seed, which a
+failure tells, instead of by another one every time.
+"""
+
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from gemkit.cli import main
+
+KILLS = 40 if os.environ.get("GEMKIT_LONG") else 4
+"""Processes to kill for each of five pruners."""
+
+SEED = int(os.environ.get("GEMKIT_SEED") or random.SystemRandom().getrandbits(32))
+
+COMMON = (
+    *("--dataset", "fake", "-o", "dataset.samples=80", "-o", "model.width=4", "--model", "conv4"),
+    *("--batch-size", "16", "--density", "0.3", "--device", "cpu", "--on-collapse", "warn"),
+    *("--finetune-epochs", "3", "--out", "run"),
+)
+PRUNERS = {
+    "gem_miner": ("--epochs", "6", "-o", "schedule.every=2", "--rounding", "bernoulli"),
+    "edge_popup": ("--epochs", "4", "-o", "search.optimizer=adam", "--check", "shuffle"),
+    "synflow": ("-o", "schedule.rounds=5", "-o", "finetune.optimizer=adamw"),
+    "imp_long_warm": ("--epochs", "3", "-o", "rewind.weights=1.5", "-o", "rewind.clock=1.5"),
+    "gradual_magnitude": ("--epochs", "4", "--checkpoint-minutes", "0.002"),
+}
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(["gemkit.cli.configure", "gemkit.cli.reporting", "gemkit.runs.run"])
+
+
+def command(folder: Path, words: tuple[str, ...]) -> None:
+    """Be a process that runs one command."""
+    torch.set_num_threads(1)
+    os.chdir(folder)
+    os.environ["GEMKIT_PLUGINS"] = ""
+    log = os.open("output", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    main(list(words))
+
+
+def started(folder: Path, words: tuple[str, ...]) -> multiprocessing.Process:
+    folder.mkdir(exist_ok=True)
+    process = SERVER.Process(target=command, args=(folder, words))
+    process.start()
+    return process
+
+
+def left_behind(folder: Path) -> dict[str, object]:
+    """Return everything that a run leaves, without times, and what only tells how it went."""
+    found: dict[str, object] = {}
+    for path in sorted(path for path in (folder / "run").rglob("*") if path.is_file()):
+        name = str(path.relative_to(folder))
+        if path.name in {".lock", "log.txt", "environment.json"} or path.suffix in {".png", ".svg"}:
+            continue
+        if path.suffix == ".jsonl":
+            found[name] = [timeless(line) for line in path.read_text().splitlines()]
+        else:
+            found[name] = (
+                timeless(path.read_text()) if path.suffix == ".json" else path.read_bytes()
+            )
+    return found
+
+
+def timeless(text: str) -> dict[str, object]:
+    return {name: value for name, value in json.loads(text).items() if "seconds" not in name}
+
+
+def options(pruner: str) -> tuple[str, ...]:
+    minutes = () if "--checkpoint-minutes" in PRUNERS[pruner] else ("--checkpoint-minutes", "0")
+    seeds = ("--check-seeds", "1") if "--check" in PRUNERS[pruner] else ()
+    return ("run", "--pruner", pruner, *COMMON, *PRUNERS[pruner], *minutes, *seeds)
+
+
+@pytest.mark.parametrize("pruner", PRUNERS)
+def test_killed_at_any_moment_a_run_resumes_to_the_same_bits(pruner, tmp_path):
+    started(tmp_path / "nothing", ("--version",)).join()  # the server is up from here on
+    first = tmp_path / "straight"
+    began = time.perf_counter()
+    whole = started(first, options(pruner))
+    whole.join()
+    length = time.perf_counter() - began
+    assert whole.exitcode == 0, (first / "output").read_text()
+    expected = left_behind(first)
+    assert {"run/ticket.safetensors", "run/finetuned.safetensors"} < set(expected)
+
+    chance, kills, moments = random.Random(SEED), 0, []
+    while kills < KILLS:
+        folder = tmp_path / f"killed-{len(moments)}"
+        while True:
+            begun = (folder / "run" / "config.toml").exists()
+            resumes, moment = chance.random() < 0.5, chance.uniform(0, 0.8 * length)
+            process = started(folder, ("resume", "run") if begun and resumes else options(pruner))
+            moments.append(moment)
+            plan = f"GEMKIT_SEED={SEED}, killed after so many seconds: {moments}"
+            process.join(moment if kills < KILLS else None)
+            process.kill()
+            process.join()
+            if process.exitcode == 0:
+                break
+            assert process.exitcode == -9, f"{plan}\n{(folder / 'output').read_text()}"
+            kills += 1
+        assert left_behind(folder) == expected, plan
+        shutil.rmtree(folder)

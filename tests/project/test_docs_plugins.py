@@ -1,0 +1,109 @@
+"""The pages for plugin authors: every block of code is run, compared or counted."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli_runs import TINY, commands_in
+
+from docs.tools import reference
+from gemkit import load_plugins
+from gemkit.plugins import hookspecs
+from gemkit.plugins.registry import KINDS
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+TUTORIAL = (DOCS / "tutorial.md").read_text()
+TESTING = (DOCS / "testing-plugins.md").read_text()
+BLOCK = re.compile(r"(?:<!-- ([^\n]*) -->\n)?```(\w+)\n(.*?)```", flags=re.DOTALL)
+COPIED = re.compile(r"(\S+) as (\S+)")
+
+
+def blocks(page, language):
+    return [(note, code) for note, found, code in BLOCK.findall(page) if found == language]
+
+
+def test_the_tutorial_shows_the_example_plugin_as_it_is():
+    shown = [note for note, _ in blocks(TUTORIAL, "python") if COPIED.fullmatch(note)]
+    assert len(shown) == 2
+    for note, code in blocks(TUTORIAL, "python"):
+        if match := COPIED.fullmatch(note):
+            assert code == (ROOT / match[1]).read_text()
+
+
+@pytest.mark.parametrize(("name", "most"), [("sensitivity", 40), ("power", 60)])
+def test_the_lines_of_a_plugin_are_counted(name, most):
+    [stated] = re.findall(rf"`{name}\.py`, complete in (\d+) lines", TUTORIAL)
+    file = ROOT / "plugins" / "gemkit-example" / "gemkit_example" / f"{name}.py"
+    assert int(stated) == len(file.read_text().splitlines()) <= most
+
+
+def test_the_tutorials_commands_run(tmp_path, monkeypatch):
+    """Plugins of files are run; what needs an installation is left to tests/new_plugin.sh."""
+    gemkit = commands_in(tmp_path, monkeypatch)
+    for note, code in blocks(TUTORIAL, "python"):
+        if match := COPIED.fullmatch(note):
+            (tmp_path / match[2]).write_text(code)
+    ran, where = 0, tmp_path
+    for line in "".join(code for _, code in blocks(TUTORIAL, "sh")).splitlines():
+        program, *words = shlex.split(line)
+        installed = {"gemkit-my-idea", "my_idea", "plugins"} & set(words)
+        if program == "gemkit" and not installed:
+            small = TINY if words[0] == "run" else ()
+            result = gemkit(*words, *small, *(["--on-collapse", "warn"] if small else []))
+            assert result.exit_code == 0, line + result.stderr
+            ran += 1
+        elif program == "python":
+            subprocess.run([sys.executable, *words], cwd=where, check=True, capture_output=True)
+            ran += 1
+        elif program == "cd":
+            where /= words[0]
+        else:
+            assert program in {"gemkit", "pip"}, line
+    assert ran == 10
+    assert len(list((tmp_path / "gemkit-my-idea" / "dist").iterdir())) == 2
+    for note, _, code in BLOCK.findall(TUTORIAL):
+        if note.startswith("in "):
+            assert code in (tmp_path / note.removeprefix("in ")).read_text()
+
+
+def test_the_page_on_testing_tests(tmp_path):
+    """Its blocks are a test file that passes."""
+    code = "\n\n".join(code for _, code in blocks(TESTING, "python"))
+    (tmp_path / "test_page.py").write_text(code)
+    words = ["-m", "pytest", "-v", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [sys.executable, *words, "-c", str(ROOT / "pyproject.toml"), "test_page.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    [case] = re.findall(r"`(test_sensitivity\[[^`]+\])`", TESTING)
+    assert f"{case} PASSED" in done.stdout
+
+
+def test_the_reference_is_up_to_date():
+    """Where it is not: python -m docs.tools.reference docs/reference.md."""
+    assert (DOCS / "reference.md").read_text() == reference.reference(load_plugins(only=()))
+
+
+def test_the_command_writes_the_reference(tmp_path):
+    page = tmp_path / "page.md"
+    reference.main([str(page)])
+    assert page.read_text() == (DOCS / "reference.md").read_text()
+
+
+def test_the_reference_names_every_hook_kind_and_part():
+    page, registry = (DOCS / "reference.md").read_text(), load_plugins(only=())
+    hooks = [name for name in vars(hookspecs) if name.startswith("gemkit_")]
+    kinds = [kind.base.__name__ for kind in KINDS.values()] + ["MeasuredScores", "LearnedScores"]
+    names = [name for entries in registry.parts.values() for name in entries]
+    for name in [*hooks, *kinds]:
+        assert f"### `{name}`" in page
+    for name in [*names, *registry.pruners]:
+        assert f"* **`{name}`** – " in page

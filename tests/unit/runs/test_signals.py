@@ -1,0 +1,51 @@
+"""Signals: the first asks a run to stop, the second has the effect it had before the run."""
+
+import os
+import signal
+
+import pytest
+
+from gemkit.cli.reporting import Report
+from gemkit.runs.signals import deferred, raised
+
+BOTH = (signal.SIGINT, signal.SIGTERM)
+
+
+@pytest.fixture
+def heard():
+    """Install handlers as a caller does, and return the list of signals they receive."""
+    numbers = []
+    before = {one: signal.signal(one, lambda number, _: numbers.append(number)) for one in BOTH}
+    yield numbers
+    for one, handler in before.items():
+        signal.signal(one, handler)
+
+
+@pytest.mark.parametrize("first", BOTH)
+@pytest.mark.parametrize("second", BOTH)
+def test_a_second_signal_reaches_the_callers_handler(first, second, heard):
+    with deferred() as request:
+        os.kill(os.getpid(), first)
+        assert heard == []
+        os.kill(os.getpid(), second)
+    assert (request.signal, heard) == (first, [second])
+    os.kill(os.getpid(), first)
+    assert heard == [second, first]
+
+
+def test_a_second_signal_ends_the_command_line(heard):
+    with deferred(Report().stopping):
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert [signal.getsignal(one) for one in BOTH] == [signal.SIG_DFL] * 2
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert heard == [signal.SIGTERM], "the caller's handlers are back"
+
+
+@pytest.mark.parametrize("context", [deferred, raised])
+def test_a_handler_that_python_cannot_restore_stays(context, monkeypatch, heard):
+    installed = []
+    monkeypatch.setattr(signal, "getsignal", lambda number: None)
+    monkeypatch.setattr(signal, "signal", lambda number, _: installed.append(number))
+    with context():
+        pass
+    assert installed == []
