@@ -1,7 +1,7 @@
 """Real `gemkit run` processes, killed at random moments: what they resume to is equal to the bit.
 
-GEMKIT_LONG=1 kills 200 of them instead of 20. GEMKIT_SEED=N draws moments by that seed, which a
-failure tells, instead of by another one every time.
+GEMKIT_LONG=1 kills 40 processes of every pruner instead of 4, and tries more pruners. GEMKIT_SEED=N
+draws moments by that seed, which a failure prints, instead of by another one every time.
 """
 
 import json
@@ -17,8 +17,9 @@ import torch
 
 from gemkit.cli import main
 
-KILLS = 40 if os.environ.get("GEMKIT_LONG") else 4
-"""Processes to kill for each of five pruners."""
+LONG = bool(os.environ.get("GEMKIT_LONG"))
+KILLS = 40 if LONG else 4
+"""Processes to kill for each pruner."""
 
 SEED = int(os.environ.get("GEMKIT_SEED") or random.SystemRandom().getrandbits(32))
 
@@ -34,6 +35,14 @@ PRUNERS = {
     "imp_long_warm": ("--epochs", "3", "-o", "rewind.weights=1.5", "-o", "rewind.clock=1.5"),
     "gradual_magnitude": ("--epochs", "4", "--checkpoint-minutes", "0.002"),
 }
+MORE = {
+    "rigl": ("--epochs", "4", "-o", "schedule.every=3"),
+    "set": ("--epochs", "4", "-o", "schedule.every=3", "-o", "search.optimizer=adamw"),
+    "continuous_sparsification": ("--epochs", "4"),
+    "movement": ("--epochs", "4"),
+    "lamp": ("--epochs", "2"),
+}
+PRUNERS |= MORE if LONG else {}
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(["gemkit.cli.configure", "gemkit.cli.reporting", "gemkit.runs.run"])
 
