@@ -10,6 +10,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import nn
 
+from gemkit.core.density import density_from
 from gemkit.core.errors import ImportanceError, OptionError
 from gemkit.core.probe import Batch, Probe
 from gemkit.core.prunable import prunable_names
@@ -36,7 +37,7 @@ def search(
     model: nn.Module,
     data: Data,
     *,
-    density: float = 0.05,
+    density: float | str = 0.05,
     epochs: int | None = None,
     seed: int = 0,
     plan: Plan | None = None,
@@ -55,7 +56,7 @@ def search(
         recipe: a recipe, or the name of a registered pruner such as `"gem_miner"`.
         model: any `nn.Module` that maps images to logits; it is not changed.
         data: the data, for example `Data.of_tensors(train=(x, y), test=(x, y))`.
-        density: the fraction of prunable weights to keep.
+        density: the fraction of prunable weights to keep, or a text such as `"5%"`.
         epochs: how long to search; overrides `plan.epochs`. One-shot pruners do not train, and
             iterative ones train every round that long.
         seed: for weights, scores and data order; the same seed gives the same bits on a CPU.
@@ -86,7 +87,7 @@ def search(
         recipe,
         model,
         data,
-        density=density,
+        density=_fraction(density),
         plan=(plan or Plan()).lasting(epochs),
         seed=seed,
         runtime=runtime,
@@ -106,7 +107,7 @@ def importance(
     batches: Sequence[Batch],
     *,
     alive: Tensors | None = None,
-    density: float = 0.05,
+    density: float | str = 0.05,
     seed: int = 0,
     prune_frozen: bool = False,
     **fields: Any,  # noqa: ANN401 - the options of whatever part is named
@@ -148,14 +149,14 @@ def importance(
         batches=[(images.to(device), labels.to(device)) for images, labels in batches],
         rng=generator(seed, "importance"),
         shape=shape,
-        density=density,
+        density=_fraction(density),
     )
     return _in_format_of(weights, measure(scores, probe))
 
 
 def select(
     importance: Tensors,
-    density: float,
+    density: float | str,
     *,
     allocation: Allocation | str = "global",
     alive: Tensors | None = None,
@@ -167,6 +168,7 @@ def select(
     never kept. `allocation` decides how layers share the budget. A layer of equally important
     weights of which only some would be kept is an error unless `allow_ties`.
     """
+    density = _fraction(density)
     if not 0 < density <= 1:
         raise OptionError(f"density {density} must be in (0, 1]: it is the fraction to keep")
     if isinstance(allocation, str):
@@ -176,6 +178,14 @@ def select(
     masks = _all_alive(importance, alive)
     shares = allocation.keep(importance, masks, density)
     return keep_top(importance, masks, shares, in_use=None if allow_ties else masks)
+
+
+def _fraction(density: float | str) -> float:
+    """Read a density that is given as text."""
+    try:
+        return density_from(density) if isinstance(density, str) else density
+    except ValueError as error:
+        raise OptionError(f"density: {error}") from error
 
 
 def _in_format_of(weights: Tensors, importance: Tensors) -> Tensors:

@@ -190,15 +190,6 @@ def world_options(model: str | None, dataset: str | None) -> Decorator:
 
 # --- training ---
 
-density_option = option(
-    "Training",
-    "--density",
-    type=Number(0, 1, min_open=True),
-    metavar="X",
-    default=0.05,
-    help="Fraction of the prunable weights to keep.",
-)
-
 
 def lr_option(name: str, text: str, default: str) -> Decorator:
     """Define a learning rate; `default` is the text for the default in the help."""

@@ -22,8 +22,8 @@ from gemkit.cli.command import (
     given,
     option,
 )
+from gemkit.cli.density import density_option
 from gemkit.cli.options import (
-    density_option,
     fields_option,
     integer_option,
     network_options,

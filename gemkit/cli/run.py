@@ -12,6 +12,7 @@ import click
 
 from gemkit.cli.check import SEEDS
 from gemkit.cli.command import Answer, SectionedCommand, answers_json, bundle, echo, given, option
+from gemkit.cli.density import density_option
 from gemkit.cli.options import (
     BATCH_SIZE,
     CHECKPOINT_MINUTES,
@@ -21,7 +22,6 @@ from gemkit.cli.options import (
     POLICIES,
     checkpoint_option,
     data_dir_option,
-    density_option,
     fields_option,
     integer_option,
     lr_option,
@@ -248,7 +248,7 @@ def note_ignored(
     if density is not None and density != resolved.density:
         echo(
             f"note: pruner '{pruner}' insists on density {resolved.density:g}; "
-            f"--density {density:g} is ignored",
+            f"the given density {density:g} is ignored",
             err=True,
         )
     if epochs is not None and rounds is not None and rounds != epochs:

@@ -3,8 +3,9 @@
 import math
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, JsonValue, PositiveInt
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, PositiveInt
 
+from gemkit.core.density import density_from
 from gemkit.core.limits import (
     MAX_CLASSES,
     MAX_DEPTH,
@@ -39,10 +40,18 @@ def _check_json(data: dict[str, Any]) -> dict[str, Any]:
     return data
 
 
+def _read_percentage(density: object) -> object:
+    """Accept a text such as `5%`."""
+    percentage = isinstance(density, str) and density.rstrip().endswith("%")
+    return density_from(str(density)) if percentage else density
+
+
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 Classes = Annotated[int, Field(gt=0, le=MAX_CLASSES)]
 Density = Annotated[float, Field(gt=0, le=1)]
+WrittenDensity = Annotated[Density, BeforeValidator(_read_percentage)]
+"""A density that people write: a number, or a text such as `5%`."""
 Name = Annotated[str, Field(max_length=MAX_NAME_LENGTH)]
 Spec = Annotated[dict[str, JsonValue], AfterValidator(_check_json)]
 ImageShape = Annotated[tuple[PositiveInt, PositiveInt, PositiveInt], AfterValidator(_check_image)]

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field
 
+from gemkit.core.bounded import WrittenDensity
 from gemkit.core.limits import MAX_TEXT_LENGTH
 from gemkit.parts.allocation import Allocation
 from gemkit.parts.initializer import Initializer
@@ -106,10 +107,8 @@ class Recipe(BaseModel):
         description="keep the least important instead, by ranking −importance; roundings stay as "
         "they are, and the ticket is what selection kept, whatever finalize says",
     )
-    density: float | None = Field(
+    density: WrittenDensity | None = Field(
         default=None,
-        gt=0,
-        le=1,
         description="the density this pruner insists on, whatever is asked for",
     )
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from gemkit.core.bounded import Density
+from gemkit.core.bounded import WrittenDensity
 from gemkit.core.errors import OptionError, did_you_mean
 from gemkit.parts.options import from_data, report
 from gemkit.parts.recipe import PART_NAME, Recipe
-from gemkit.runs.config import PartData, RunConfig
+from gemkit.runs.config import PartData, RunConfig, with_density
 
 PRESET_NAME = r"[a-z0-9_]+/[a-z0-9][a-z0-9._-]*(@[a-z]+)?"
 """Plugin, slash, name; @ and a variant if sources disagree."""
@@ -39,7 +39,9 @@ class Preset(RunConfig):
     """
 
     pruner: str = Field(pattern=f"^{PART_NAME}$", description="name of the pruner")
-    density: Density = Field(description="fraction of the prunable weights to keep")
+    density: WrittenDensity = Field(
+        description="fraction of the prunable weights to keep, or a text such as '5%'"
+    )
     model: PartData = Field(description="network: its name, or a table with name and fields")
     dataset: PartData = Field(description="data set: its name, or a table with name and fields")
     help: str = Field(min_length=1, description="one-line description")
@@ -65,7 +67,11 @@ class Preset(RunConfig):
 
 def preset_from(name: str, data: object) -> Preset:
     """Validate the data of one preset; problems are an OptionError that names the preset."""
-    preset, problems = from_data(Preset, data, label="", title="a preset")
+    try:
+        own = with_density(data) if isinstance(data, Mapping) else data
+    except OptionError as error:
+        raise report(f"preset '{name}'", [str(error)]) from error
+    preset, problems = from_data(Preset, own, label="", title="a preset")
     if preset is None:
         raise report(f"preset '{name}'", problems)
     return preset

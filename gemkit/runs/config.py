@@ -9,7 +9,8 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from gemkit.core.atomic_io import read
-from gemkit.core.bounded import Density, Name, Seed, Spec
+from gemkit.core.bounded import Density, Name, Seed, Spec, WrittenDensity
+from gemkit.core.density import density_beside
 from gemkit.core.errors import OptionError, did_you_mean
 from gemkit.core.limits import MAX_CONFIG_BYTES
 from gemkit.data.fingerprint import Fingerprint
@@ -63,7 +64,9 @@ class RunConfig(BaseModel):
     pruner: Name = Field(
         default="gem_miner", pattern=f"^{PART_NAME}$", description="the recipe to follow"
     )
-    density: Density = Field(default=0.05, description="fraction of the prunable weights to keep")
+    density: WrittenDensity = Field(
+        default=0.05, description="fraction of the prunable weights to keep, or a text such as '5%'"
+    )
     model: PartData = Field(
         default="conv4", description="the network: its name, or a table with name and fields"
     )
@@ -200,7 +203,7 @@ def config_from_toml(text: str) -> RunConfig:
     if isinstance(data.get("model"), str):
         data["model"] = {"name": data["model"]}
     kind = RecordedConfig if "versions" in data else RunConfig
-    config, problems = from_data(kind, data, label="", title="a run")
+    config, problems = from_data(kind, with_density(data), label="", title="a run")
     if config is None:
         raise report("this configuration", problems)
     return config
@@ -251,10 +254,26 @@ def config_from(data: Mapping[str, Any]) -> RunConfig:
         else value
         for key, value in data.items()
     }
-    config, problems = from_data(RunConfig, plain, label="", title="a run")
+    config, problems = from_data(RunConfig, with_density(plain), label="", title="a run")
     if config is None:
         raise report("this configuration", problems)
     return config
+
+
+def with_density(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table with a density in place of a sparsity, if it has one."""
+    if "sparsity" not in data:
+        return dict(data)
+    if "density" in data:
+        raise OptionError("density and sparsity both say how many weights to keep; give one")
+    sparsity = data["sparsity"]
+    if isinstance(sparsity, bool) or not isinstance(sparsity, int | float | str):
+        raise OptionError(f"sparsity = {sparsity!r}: should be a number, or a text such as '95%'")
+    try:
+        density = density_beside(sparsity)
+    except ValueError as error:
+        raise OptionError(f"sparsity = {sparsity!r}: {error}") from error
+    return {"density": density} | {key: own for key, own in data.items() if key != "sparsity"}
 
 
 def is_recipe_field(path: str) -> bool:

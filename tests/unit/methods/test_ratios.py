@@ -406,7 +406,7 @@ def test_learned_densities_become_a_recipe_of_another_density(gemkit, tmp_path):
         "ratios", "learn", "--recipe", "learned.toml", "--density", 0.5, *TRAINING, "--json"
     )
     assert answer(result)["density_start"] == recipe["density"]
-    assert "--density 0.5 is ignored" in result.stderr
+    assert "the given density 0.5 is ignored" in result.stderr
 
 
 @pytest.mark.parametrize(
