@@ -20,6 +20,7 @@ from gemkit.data.source import Data
 from gemkit.parts.allocation import Allocation
 from gemkit.parts.recipe import Recipe
 from gemkit.parts.scores import LearnedScores, Scores
+from gemkit.plugins.current import current_registry
 from gemkit.plugins.loader import load_plugins
 from gemkit.plugins.provenance import versions_of
 from gemkit.plugins.registry import Registry
@@ -210,8 +211,11 @@ def _all_alive(like: Tensors, alive: Tensors | None) -> Tensors:
 
 
 def _registry() -> Registry:
-    """Load the plugins, once per value of GEMKIT_PLUGINS."""
-    return _loaded(os.environ.get("GEMKIT_PLUGINS"))
+    """Return the registry of the run around this call, or the installed plugins.
+
+    Those are loaded once per value of GEMKIT_PLUGINS.
+    """
+    return current_registry() or _loaded(os.environ.get("GEMKIT_PLUGINS"))
 
 
 @cache

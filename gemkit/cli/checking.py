@@ -7,13 +7,12 @@ from pathlib import Path
 from signal import Signals
 from typing import Any
 
-from gemkit.cli.command import Answer
+from gemkit.cli.command import Answer, load_registry
 from gemkit.cli.configure import sort_fields
 from gemkit.cli.progress import only_first_prints
 from gemkit.cli.reporting import Report, report_text
 from gemkit.cli.tickets import FOUND, parts_of, ticket_in
 from gemkit.core.errors import OptionError, Stopped
-from gemkit.plugins.loader import load_plugins
 from gemkit.pruning.finetune import finetune_plan
 from gemkit.runs import signals
 from gemkit.runs.checkfile import CheckFile
@@ -42,7 +41,7 @@ def start(
     plugins: Sequence[Path],
 ) -> Answer:
     """Resolve and check all options before loading data and computing."""
-    registry = load_plugins(files=plugins)
+    registry = load_registry(plugins)
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     kinds = [name.partition(":")[0] for name in wanted]
     given = sort_fields(fields, (*kinds, "model", "dataset", "finetune"))

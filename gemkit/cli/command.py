@@ -4,17 +4,23 @@ Choices and defaults are written out where an option is defined: reading them fr
 belong to would import torch for `--help`. A test compares the two.
 """
 
+from __future__ import annotations
+
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from functools import wraps
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from gemkit.core.text import escaped
+
+if TYPE_CHECKING:
+    from gemkit.plugins.registry import Registry
 
 Function = Callable[..., Any]
 Decorator = Callable[[Function], Function]
@@ -90,6 +96,16 @@ def given(name: str) -> bool:
     """Tell whether the user gave an option of the running command, rather than its default."""
     source = click.get_current_context().get_parameter_source(name)
     return source is not click.core.ParameterSource.DEFAULT
+
+
+def load_registry(files: Sequence[Path]) -> Registry:
+    """Load all plugins, with these files; parts that the command calls find them, too."""
+    from gemkit.plugins.current import in_use
+    from gemkit.plugins.loader import load_plugins
+
+    registry = load_plugins(files=files)
+    click.get_current_context().with_resource(in_use(registry))
+    return registry
 
 
 class Number(click.FloatRange):

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gemkit.cli.command import Answer, SectionedCommand, answers_json, bundle, echo, option
+from gemkit.cli.command import (
+    Answer,
+    SectionedCommand,
+    answers_json,
+    bundle,
+    echo,
+    load_registry,
+    option,
+)
 from gemkit.cli.options import (
     beside_options,
     fields_option,
@@ -56,13 +64,12 @@ def finetune(
     """
     from gemkit.cli.configure import sort_fields
     from gemkit.cli.progress import only_first_prints, progress
-    from gemkit.plugins.loader import load_plugins
     from gemkit.pruning.finetune import finetune_plan
     from gemkit.runs.setup import open_fabric
     from gemkit.runs.specs import validated
     from gemkit.training.plan import Plan, Runtime
 
-    registry = load_plugins(files=plugins)
+    registry = load_registry(plugins)
     given = sort_fields(fields, ("model", "dataset", "finetune"))
     plan = finetune_plan(validated(Plan, {**training, **given["finetune"]}, "finetune"))
     runtime = validated(Runtime, machine, "machine")
@@ -138,13 +145,12 @@ def evaluate(
     """
     from gemkit.cli.configure import sort_fields
     from gemkit.cli.progress import only_first_prints
-    from gemkit.plugins.loader import load_plugins
     from gemkit.report.tables import percent
     from gemkit.runs.setup import open_fabric
     from gemkit.runs.specs import validated
     from gemkit.training.plan import Runtime
 
-    registry = load_plugins(files=plugins)
+    registry = load_registry(plugins)
     given = sort_fields(fields, ("model", "dataset"))
     runtime = validated(Runtime, machine, "machine")
     ticket = file.load()

@@ -20,6 +20,7 @@ from gemkit.cli.command import (
     chain,
     echo,
     given,
+    load_registry,
     option,
 )
 from gemkit.cli.density import density_option
@@ -233,12 +234,11 @@ def _start(
     from gemkit.cli.configure import config_of, settings_of, sorted_options
     from gemkit.cli.progress import only_first_prints
     from gemkit.cli.run import note_ignored
-    from gemkit.plugins.loader import load_plugins
     from gemkit.runs.resolved import resolve
     from gemkit.runs.setup import open_fabric, set_up
     from gemkit.runs.specs import model_argument
 
-    registry = load_plugins(files=plugins)
+    registry = load_registry(plugins)
     config = config_of(
         registry,
         world=world,

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
 
-from gemkit.cli.command import Answer, Decorator, Function, SectionedCommand, answers_json, echo
+from gemkit.cli.command import (
+    Answer,
+    Decorator,
+    Function,
+    SectionedCommand,
+    answers_json,
+    echo,
+    load_registry,
+)
 from gemkit.core.errors import GemkitError, OptionError, PluginError, TicketError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -130,13 +138,12 @@ def rebuild_on_cpu(
 ) -> Setup:
     """Build the network and load the data that a ticket names, for the CPU."""
     from gemkit.cli.configure import sort_fields
-    from gemkit.plugins.loader import load_plugins
     from gemkit.runs.setup import open_fabric
     from gemkit.training.plan import Runtime
 
     runtime = Runtime(device="cpu")
     own = sort_fields(fields, ("model", "dataset"))
-    registry, seed = load_plugins(files=plugins), ticket.info.seed
+    registry, seed = load_registry(plugins), ticket.info.seed
     return rebuild(ticket, registry, world, own, seed, runtime, open_fabric(runtime))
 
 

@@ -6,7 +6,9 @@ from typing import Any
 
 from gemkit.core.errors import CollapseError
 from gemkit.core.events import EpochEnded, Event
+from gemkit.plugins.current import in_use
 from gemkit.plugins.loader import load_plugins
+from gemkit.plugins.registry import Registry
 from gemkit.presets.preset import preset_from
 from gemkit.reproduce.table import KEYS
 from gemkit.runs.checking import make_checks, run_context
@@ -26,6 +28,12 @@ def measure(run: Row) -> Row:
     weight are counted; for a network that loses every weight the row has `collapse`.
     """
     registry = load_plugins(files=[Path(file) for file in run["plugins"]])
+    with in_use(registry):
+        return _measured(run, registry)
+
+
+def _measured(run: Row, registry: Registry) -> Row:
+    """Carry out a run with these parts."""
     setting = run["setting"] | {"help": "a run", "seed": run["seed"]}
     resolved = resolve(registry, preset_from("setting", setting))
     folder = run["data_dir"] and Path(run["data_dir"])

@@ -16,6 +16,7 @@ from gemkit.models.blocks import Shape
 from gemkit.models.custom import model_data
 from gemkit.models.part import ModelPart
 from gemkit.parts.observer import Observer
+from gemkit.plugins.current import in_use
 from gemkit.plugins.loader import load_plugins
 from gemkit.plugins.registry import Registry
 from gemkit.presets.preset import Preset
@@ -145,7 +146,7 @@ def _execute(
     listeners = [_observer(registry, name) for name in run.settings.observers]
     controls = make_checks(registry, run.settings.checks)
     fabric = open_fabric(run.runtime)
-    with progress.processes(fabric), output_folder(fabric, out) as folder:
+    with progress.processes(fabric), output_folder(fabric, out) as folder, in_use(registry):
         progress.starting(run)
         setup = set_up(
             run.model,

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 
 from gemkit.parts.part import Part
+from gemkit.plugins.current import in_use
 
 Holds = Callable[[Any, Any], None]
 Draws = Callable[[Any, torch.device], st.SearchStrategy[Any]]
@@ -205,10 +206,13 @@ def verdicts(things: Sequence[object], folder: Path | None = None) -> Iterator[V
     A crash is reported with its file and line once, where it first happens.
     """
     crashes: set[str] = set()
+    registry = getattr(things, "registry", None)
     for thing in things:
         for one in clauses_of(thing):
             for device in one.devices():
-                yield _verdict(thing, one, device, folder, crashes)
+                with in_use(registry):
+                    verdict = _verdict(thing, one, device, folder, crashes)
+                yield verdict
 
 
 def _verdict(

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import ModuleType
 
 import pytest
 import torch
 
+from gemkit.plugins.current import in_use
 from gemkit.testing.clause import Clause, NotTriedError, clauses_of, title
-from gemkit.testing.things import things_among
+from gemkit.testing.things import registry_with, things_among
 
 Files = Callable[[Path], object]
 """Writes files into an empty folder."""
@@ -40,10 +42,13 @@ def contract(*given: object, files: Files | None = None) -> Callable[..., None]:
         for device in one.devices()
     ]
 
+    modules = [each for each in given if isinstance(each, ModuleType)]
+    registry = registry_with(modules[0]) if len(modules) == 1 else None
+
     @pytest.mark.parametrize(("thing", "clause", "device"), cases)
     def keeps_its_contract(thing: object, clause: Clause, device: torch.device) -> None:
         __tracebackhide__ = True
-        with _written(files if clause.on_files else None) as folder:
+        with _written(files if clause.on_files else None) as folder, in_use(registry):
             try:
                 clause.check(thing, device, folder)
             except NotTriedError as reason:

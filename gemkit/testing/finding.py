@@ -10,13 +10,13 @@ from typing import NamedTuple
 from gemkit.core.errors import PluginError, UnknownNameError, did_you_mean
 from gemkit.plugins.loader import GROUP, load_plugins
 from gemkit.testing.patches import engine_watched, patch_fault, replaced_by
-from gemkit.testing.things import things_of
+from gemkit.testing.things import Things, things_of
 
 
 class Found(NamedTuple):
     """What a plugin registers, and why it, or a part of it, was refused."""
 
-    things: list[object]
+    things: Things
     refused: list[str]
 
 
@@ -35,10 +35,10 @@ def _from_file(path: Path) -> Found:
         with engine_watched() as replaced:
             registry = load_plugins(files=[path], only=())
     except PluginError as refusal:
-        return Found([], [str(refusal)])
+        return Found(Things(), [str(refusal)])
     if replaced:
-        return Found([], [f"plugin '{path.stem}' (file {path}): {patch_fault(replaced)}"])
-    return Found(list(things_of(registry, path.stem)), [])
+        return Found(Things(), [f"plugin '{path.stem}' (file {path}): {patch_fault(replaced)}"])
+    return Found(Things(things_of(registry, path.stem), registry), [])
 
 
 def _from_distribution(text: str) -> Found:
@@ -58,16 +58,15 @@ def _from_distribution(text: str) -> Found:
     for package in {point.module.partition(".")[0] for point in points if point.name in names}:
         replaced += replaced_by(package)
     if replaced:
-        return Found([], [f"plugin '{text}': {patch_fault(replaced)}"])
+        return Found(Things(), [f"plugin '{text}': {patch_fault(replaced)}"])
     registry = load_plugins(only=sorted(owners))
     marks = [f"plugin '{name}' (" for name in names]
     contested = [
         message for message in registry.contested.values() if any(mark in message for mark in marks)
     ]
     refused = [refusal.reason for refusal in registry.refused if refusal.plugin in names]
-    return Found(
-        [thing for name in names for thing in things_of(registry, name)], [*refused, *contested]
-    )
+    things = [thing for name in names for thing in things_of(registry, name)]
+    return Found(Things(things, registry), [*refused, *contested])
 
 
 def _normal(name: str) -> str:

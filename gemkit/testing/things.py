@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -41,9 +41,17 @@ def things_in(given: object) -> Iterator[object]:
     elif isinstance(given, Part | Pruner | NamedPreset | Unbuilt):
         yield given
     elif isinstance(given, ModuleType):
-        yield from _registered(given)
+        yield from things_of(registry_with(given), given.__name__)
     else:
         raise TypeError(f"contract takes a part class, a part or a plugin module, not {given!r}")
+
+
+class Things(list[object]):
+    """What a plugin registers, and the registry in which its parts find each other."""
+
+    def __init__(self, things: Iterable[object] = (), registry: Registry | None = None) -> None:
+        super().__init__(things)
+        self.registry = registry
 
 
 class Unbuilt(NamedTuple):
@@ -98,8 +106,8 @@ def things_of(registry: Registry, plugin: str) -> Iterator[object]:
             yield NamedPreset(name, registry)
 
 
-def _registered(plugin: ModuleType) -> Iterator[object]:
-    """Validate a plugin module, and yield what it registers beside the built-in parts."""
+def registry_with(plugin: ModuleType) -> Registry:
+    """Validate a plugin module, and return what it registers beside the built-in parts."""
     name = plugin.__name__
     try:
         contribution = validate(plugin, name)
@@ -113,5 +121,4 @@ def _registered(plugin: ModuleType) -> Iterator[object]:
     entries = {**parts, "pruners": pruners, "presets": presets}
     for (kind, key), thing in contribution.items():
         entries[kind][key] = Entry(thing, name, name)
-    registry = replace(own, parts=parts, pruners=pruners, presets=presets)
-    yield from things_of(registry, name)
+    return replace(own, parts=parts, pruners=pruners, presets=presets)
