@@ -6,7 +6,7 @@ one, subtracts a mean, which makes zeros non-zero. Such layers are refused.
 """
 
 import fnmatch
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -120,8 +120,8 @@ def prunable_names(
 
     These are the weights of convolutions (grouped, depthwise and transposed ones too), linear
     layers and the projections of `nn.MultiheadAttention`; not biases, norms or embeddings. A weight
-    shared by several modules is named once. A layer that would turn the zeros of a mask into other
-    numbers is an error (see `recomputes`).
+    shared by several modules is named once, and patterns see all its names. A layer that would turn
+    the zeros of a mask into other numbers is an error (see `recomputes`).
 
     Args:
         model: any `nn.Module`.
@@ -139,15 +139,16 @@ def prunable_names(
             derived.append(name)
         else:
             found.setdefault(id(layer._parameters[own]), name)
-    names = _matching(found.values(), include, skip)
-    if recomputed := _matching(derived, include, skip):
+    aliases = aliases_in(model)
+    names = _matching(found.values(), aliases, include, skip)
+    if recomputed := _matching(derived, aliases, include, skip):
         raise GemkitError(
             f"{type(model).__name__} recomputes {some(recomputed)} in every forward pass, so a "
             "weight that a mask sets to zero would not be zero in the network; choose a network "
             "without weight standardization, or remove parametrizations first, with "
             "torch.nn.utils.parametrize.remove_parametrizations"
         )
-    if not names and (left := _matching(frozen_names(model), include, skip)):
+    if not names and (left := _matching(frozen_names(model), aliases, include, skip)):
         raise GemkitError(
             f"every prunable weight of {type(model).__name__} is frozen (requires_grad=False): "
             f"{some(left)}; unfreeze them with requires_grad_(True), or prune frozen weights with "
@@ -194,10 +195,26 @@ def _is_frozen(layer: nn.Module, own: str) -> bool:
     return not any(parameter.requires_grad for parameter in parameters)
 
 
-def _matching(names: Iterable[str], include: Sequence[str], skip: Sequence[str]) -> list[str]:
-    return [
-        name
-        for name in names
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in include)
-        and not any(fnmatch.fnmatchcase(name, pattern) for pattern in skip)
-    ]
+def aliases_in(model: nn.Module) -> dict[str, list[str]]:
+    """Return all names of every parameter, under each of them; a tied one has several."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return {name: own for own in names.values() for name in own}
+
+
+def matches(name: str, patterns: Iterable[str], aliases: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether a weight has a name that matches one of these patterns."""
+    names = aliases.get(name, [name])
+    return any(fnmatch.fnmatchcase(own, pattern) for pattern in patterns for own in names)
+
+
+def _matching(
+    names: Iterable[str],
+    aliases: Mapping[str, Sequence[str]],
+    include: Sequence[str],
+    skip: Sequence[str],
+) -> list[str]:
+    """List the names of weights that are included and not skipped."""
+    chosen = [name for name in names if matches(name, include, aliases)]
+    return [name for name in chosen if not matches(name, skip, aliases)]

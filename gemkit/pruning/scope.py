@@ -1,11 +1,16 @@
 """Which weights of a network a recipe prunes."""
 
-from fnmatch import fnmatchcase
-
 from torch import nn
 
 from gemkit.core.errors import FitError, some
-from gemkit.core.prunable import TRANSPOSED, frozen_names, prunable_names, weight_names
+from gemkit.core.prunable import (
+    TRANSPOSED,
+    aliases_in,
+    frozen_names,
+    matches,
+    prunable_names,
+    weight_names,
+)
 from gemkit.parts.recipe import Recipe
 from gemkit.parts.structure import Structure
 
@@ -17,8 +22,9 @@ def names_in_scope(recipe: Recipe, model: nn.Module, *, frozen: bool = False) ->
     """
     scope = recipe.prunable
     known = [*weight_names(model, frozen=False), *frozen_names(model)]
+    aliases = aliases_in(model)
     for pattern in (*scope.include, *scope.skip):
-        if known and not any(fnmatchcase(name, pattern) for name in known):
+        if known and not any(matches(name, [pattern], aliases) for name in known):
             raise FitError(
                 f"prunable: {pattern!r} matches no weight of {type(model).__name__}, whose "
                 f"prunable weights are {some(known)}; correct it, or leave it out"

@@ -109,3 +109,43 @@ def test_frozen_weights_are_not_told_twice():
     assert names == ["3.weight", "5.weight"]
     assert "'0.weight'" not in left_out(recipe, net, names)
     assert "'0.weight'" in left_out(recipe, net, names, frozen=True)
+
+
+class Tied(nn.Module):
+    """Two layers with one weight, and a third with that of an embedding."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second, self.head = (nn.Linear(72, n) for n in (72, 72, 3))
+        self.second.weight = self.first.weight
+        self.words = nn.Embedding(3, 72)
+        self.head.weight = self.words.weight
+
+    def forward(self, images):
+        return self.head(self.second(self.first(images.flatten(1)).relu()).relu())
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({}, ["first.weight", "head.weight"]),
+        ({"prunable.skip": ["second.*"]}, ["head.weight"]),
+        ({"prunable.include": ["second.*"]}, ["first.weight"]),
+        ({"prunable.skip": ["words.*"]}, ["first.weight"]),
+        (
+            {"prunable.include": ["first.*", "head.*"], "prunable.skip": ["second.*"]},
+            ["head.weight"],
+        ),
+    ],
+)
+def test_patterns_see_every_name_of_a_tied_weight(options, names):
+    assert names_in_scope(REGISTRY.recipe("magnitude", options=options), Tied()) == names
+
+
+def test_patterns_see_every_name_of_a_frozen_tied_weight():
+    net = Tied().requires_grad_(False)
+    recipe = REGISTRY.recipe("magnitude", options={"prunable.include": ["second.*"]})
+    assert names_in_scope(recipe, net, frozen=True) == ["first.weight"]
+    with pytest.raises(GemkitError, match="every prunable weight of Tied is frozen"):
+        names_in_scope(recipe, net)
