@@ -37,6 +37,10 @@ class Weights(Structure):
             return keep_top(importance, alive, shares, in_use=in_use)
         return keep_top_unchecked(importance, alive, shares)
 
+    def grow(self, importance: Tensors, alive: Tensors, shares: Shares, density: float) -> Tensors:
+        """Choose exactly as many weights as the shares say."""
+        return keep_top(importance, {name: ~mask.bool() for name, mask in alive.items()}, shares)
+
 
 class Rows(Structure):
     """Single weights that compete within the row of an output; every row keeps the same share."""

@@ -26,13 +26,15 @@ def keep_units(
     per_pool: PerPool = lambda units: None,
     *,
     checked: bool = True,
+    beside: Tensors | None = None,
 ) -> Tensors:
     """Keep the most important units of each group of layers, as boolean masks.
 
     A unit is as important as the sum of its living weights. Where a layer is one pool, units enter
     in rank order, and stop before the first that would exceed the share of their group. Where a
     layer is several pools, each keeps `per_pool` units, or its part of the layer's share. Ties go
-    to the lowest position. Without `checked`, nothing is read back from the device.
+    to the lowest position. Without `checked`, nothing is read back from the device. Units that are
+    kept already, `beside` those that are chosen, count where pools share alike.
     """
     if checked:
         check_finite(importance, alive)
@@ -53,7 +55,9 @@ def keep_units(
             parts = torch.split(entered, [sizes[name].numel() for name in group])
             chosen |= {name: part[None] for name, part in zip(group, parts, strict=True)}
         else:
-            chosen |= {name: _evenly(values[name], sizes[name], count) for name in group}
+            for name in group:
+                taken = None if beside is None else units_of(beside, fold)[name].count_nonzero(1)
+                chosen[name] = _evenly(values[name], sizes[name], count, taken)
     return {name: _spread(chosen[name], living[name], fold) for name in importance}
 
 
@@ -112,15 +116,17 @@ def _enter(order: Tensor, sizes: Tensor, count: int) -> Tensor:
     return torch.zeros_like(enters).scatter_(0, order, enters)
 
 
-def _evenly(values: Tensor, sizes: Tensor, count: int) -> Tensor:
+def _evenly(values: Tensor, sizes: Tensor, count: int, taken: Tensor | None) -> Tensor:
     """Let units of several pools enter in turns: the best of every pool, then the second best.
 
     So pools keep the same number, and the first ones take what is over, as
-    `gemkit.core.selection.apportion` shares a count among equals.
+    `gemkit.core.selection.apportion` shares a count among equals. A pool that has `taken` some
+    already waits for as many turns.
     """
     places = torch.arange(len(values), device=values.device)[:, None]
-    turns = _ranks(values, sizes) * len(values) + places
-    order = torch.sort(turns.masked_fill(sizes == 0, turns.numel()).view(-1)).indices
+    ranks = _ranks(values, sizes) + (0 if taken is None else taken[:, None])
+    turns = (ranks * len(values) + places).masked_fill(sizes == 0, torch.iinfo(ranks.dtype).max)
+    order = torch.sort(turns.view(-1)).indices
     return _enter(order, sizes.view(-1), count).view_as(sizes)
 
 

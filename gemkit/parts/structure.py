@@ -62,6 +62,15 @@ class Structure(Part):
             refuse_ties(*(units_of(tensors, self.fold) for tensors in four))
         return masks
 
+    def grow(self, importance: Tensors, alive: Tensors, shares: Shares, density: float) -> Tensors:
+        """Choose the pruned units that return, as boolean masks: the best within each share.
+
+        Pools that have lost more get more back, so that they keep the same number in the end.
+        """
+        dead = {name: ~mask.bool() for name, mask in alive.items()}
+        per_pool = partial(self.units_of, density)
+        return keep_units(importance, dead, shares, self.fold, per_pool, beside=alive)
+
     def check(self, alive: Tensors, shares: Shares, density: float) -> None:
         """Refuse shares of which it cannot select, before anything is trained."""
         check_groups(alive, shares, self.fold, partial(self.units_of, density))

@@ -75,15 +75,13 @@ def regrow(
         for group, count in shares.items()
         for here in [sum(living[name] for name in group)]
     }
-    select = recipe.structure.select
-    alive = select(importance, net.alive, stay, freeze.density)
+    alive = recipe.structure.select(importance, net.alive, stay, freeze.density)
     left = dict(zip(alive, count_alive(alive), strict=True))
     missing = {
         group: max(0, count - sum(left[name] for name in group)) for group, count in shares.items()
     }
     if any(missing.values()):
-        candidates = {name: ~mask for name, mask in alive.items()}
-        grown = select(growth(), candidates, missing, freeze.density)
+        grown = recipe.structure.grow(growth(), alive, missing, freeze.density)
         alive = {name: mask | grown[name] for name, mask in alive.items()}
     net.freeze_(alive, shares, freeze.density)
 

@@ -289,3 +289,56 @@ def test_the_first_freeze_is_random_and_the_others_are_not():
     assert all(torch.equal(second[name], own) for name, own in by_magnitude.items())
     first = RandomStart().importance(probe_of(whole, []))
     assert not any(torch.equal(first[n], own.abs()) for n, own in whole.effective.items())
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+
+def even_rows(mask):
+    """Whether all rows keep as many, the first ones one more where they must."""
+    counts = mask.flatten(1).sum(1).tolist()
+    short, over = divmod(sum(counts), len(counts))
+    return counts == [short + 1] * over + [short] * (len(counts) - over)
+
+
+@given(
+    seed=st.integers(0, 99),
+    density=st.floats(0.1, 1),
+    target=st.floats(0.1, 0.9),
+    fraction=st.floats(0, 1),
+)
+@settings(max_examples=30, deadline=None)
+def test_rows_keep_the_same_share_when_weights_return(seed, density, target, fraction):
+    recipe = REGISTRY.recipe("rigl", parts={"structure": "rows", "allocation": "uniform"})
+    net = MaskedNet(tiny_net(), prunable_names(tiny_net()))
+    first = recipe.allocation.keep(net.effective, net.alive, density)
+    alive = recipe.structure.select(drawn(net, "first", seed), net.alive, first, density)
+    net.freeze_(alive, first)
+    assert all(map(even_rows, net.alive.values()))
+    planned = Freeze(1, target, fraction)
+    everything = {name: torch.ones_like(mask) for name, mask in net.alive.items()}
+    shares = recipe.allocation.keep(net.effective, everything, target)
+    regrow(net, recipe, planned, drawn(net, "score", seed), lambda: drawn(net, "growth", seed))
+    for name, mask in net.alive.items():
+        assert even_rows(mask), name
+        assert mask.sum() == shares[(name,)]
+
+
+def test_the_best_pruned_weights_of_every_row_return():
+    """Rows of two: the one that lost both gets both back, each row by its own growth."""
+    alive = {"a": torch.tensor([[1, 1, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]]).bool()}
+    growth = {"a": torch.tensor([[9.0, 9, 1, 2], [1, 2, 3, 4], [9, 3, 2, 1]])}
+    structure = REGISTRY.build("structures", "rows")
+    grown = structure.grow(growth, alive, {("a",): 3}, 0.5)["a"]
+    assert grown.int().tolist() == [[0, 0, 0, 0], [0, 0, 1, 1], [0, 1, 0, 0]]
+    grown = structure.grow(growth, alive, {("a",): 4}, 0.5)["a"]
+    assert grown.int().tolist() == [[0, 0, 0, 1], [0, 0, 1, 1], [0, 1, 0, 0]]
+
+
+@pytest.mark.parametrize("pruner", ["rigl", "set"])
+def test_a_search_over_rows_ends_with_even_rows(pruner):
+    parts = {"structure": "rows", "allocation": "uniform"}
+    recipe = REGISTRY.recipe(pruner, parts=parts, options={"schedule.every": 2})
+    how = {"density": 0.4, "plan": PLAN, "runtime": CPU}
+    ticket = search(recipe, tiny_net(), tiny_data(), **how)
+    assert all(map(even_rows, ticket.mask.values()))
