@@ -106,8 +106,13 @@ class Trainer:
         outputs = self.module(images)
         if self.objective is None:
             return F.cross_entropy(outputs, labels)
-        now = replace(self.net.now, state=self._objective_state)
+        now = replace(self.net.now, state=self._objective_state, dense=self._dense)
         return self.objective.loss(outputs, (images, labels), now)
+
+    def _dense(self, images: Tensor) -> Tensor:
+        """Compute what the dense network computes, in the precision of the training pass."""
+        with self.fabric.autocast():
+            return self.net.now.dense(images).to(images.dtype)
 
     def _update(self) -> None:
         """Take a step, unless scaled gradients have overflown."""

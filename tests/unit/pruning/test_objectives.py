@@ -8,12 +8,12 @@ import torch.nn.functional as F
 from tiny import CPU, tiny_data, tiny_net
 from torch import nn
 
-from gemkit import Now, Plan, load_plugins, search
+from gemkit import Now, Plan, Runtime, load_plugins, search
 from gemkit.builtin.objectives import CrossEntropy, KullbackLeibler
 from gemkit.core.prunable import prunable_names
 from gemkit.core.tensors import call_with, generator
 from gemkit.pruning.masked import MaskedNet
-from gemkit.training.device import make_fabric
+from gemkit.training.device import make_fabric, place
 from gemkit.training.trainer import Trainer
 
 REGISTRY = load_plugins(only=[])
@@ -127,6 +127,19 @@ def test_the_dense_network_of_trained_weights_moves_with_them():
         net.model[8].weight.mul_(2)
     assert not torch.allclose(net.now.dense(BATCH[0]), before)
     torch.testing.assert_close(net.now.dense(BATCH[0]), copy.deepcopy(net.model)(BATCH[0]))
+
+
+@pytest.mark.parametrize("precision", ["32", "bf16", "fp16", "64"])
+def test_the_dense_network_computes_in_the_precision_of_training(precision):
+    """A network that nothing was pruned from is then its own teacher, to the bit."""
+    runtime = Runtime(device="cpu", precision=precision)
+    fabric = make_fabric(runtime)
+    model = place(strong_net(), fabric, runtime)
+    net = MaskedNet(model, prunable_names(model))
+    trainer = Trainer(net, Plan(lr=0.5), fabric, runtime, KullbackLeibler())
+    images, labels = trainer._as_parameters(BATCH[0]), BATCH[1]
+    assert trainer._loss(images, labels).item() == 0
+    assert trainer._dense(images).dtype == trainer.module(images).dtype
 
 
 # --- cross-entropy -------------------------------------------------------------------------------
