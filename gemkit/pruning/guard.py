@@ -1,8 +1,6 @@
 """Reports networks that carry no signal before a search, and collapse during it."""
 
-from typing import get_args
-
-from gemkit.core.errors import CollapseError, OptionError, SignalError, did_you_mean, some
+from gemkit.core.errors import CollapseError, SignalError, some
 from gemkit.core.events import Collapsed, Noted
 from gemkit.core.probe import Wanted
 from gemkit.core.tensors import Tensors, kept
@@ -32,19 +30,6 @@ class Guard:
     def __init__(
         self, recipe: Recipe, net: MaskedNet, phase: Phase, plan: Plan, on_collapse: CollapsePolicy
     ) -> None:
-        if on_collapse not in get_args(CollapsePolicy):
-            policies = get_args(CollapsePolicy)
-            raise OptionError(f"on_collapse = '{on_collapse}'{did_you_mean(on_collapse, policies)}")
-        if on_collapse == "keep-one" and not recipe.structure.plain:
-            raise OptionError(
-                "on_collapse = 'keep-one' keeps single weights, which structure "
-                f"'{recipe.structure.name}' does not; use 'error' or 'warn'"
-            )
-        if on_collapse == "keep-one" and recipe.grow is not None:
-            raise OptionError(
-                "on_collapse = 'keep-one' does not suit a recipe in which weights return; use "
-                "'error' or 'warn'"
-            )
         self.recipe = recipe
         self.net = net
         self.phase = phase

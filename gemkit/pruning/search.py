@@ -8,17 +8,18 @@ import torch
 from lightning_fabric import Fabric
 from torch import nn
 
-from gemkit.core.errors import FitError, OptionError, some
+from gemkit.core.errors import OptionError, some
 from gemkit.core.events import Noted
 from gemkit.core.limits import check_seed
 from gemkit.core.prunable import frozen_names
-from gemkit.core.tensors import Tensors, budget, generator, kept, parameters_of, seeded, total
+from gemkit.core.tensors import Tensors, generator, kept, parameters_of, seeded
 from gemkit.data.source import Data
 from gemkit.parts.fit import check_fit, needs_training, regrows
 from gemkit.parts.now import Now
 from gemkit.parts.recipe import Recipe
 from gemkit.parts.schedule import Freeze
 from gemkit.parts.scores import LearnedScores
+from gemkit.pruning.feasible import check_shares
 from gemkit.pruning.finetune import finetune_plan, on_cpu, refuse_score_lr, state_of
 from gemkit.pruning.freeze import Freezer
 from gemkit.pruning.guard import Guard
@@ -83,9 +84,7 @@ def search(
         freezes = recipe.schedule.freezes(target, plan.epochs, per_epoch)
         ways = laps(recipe.rewind, freezes, plan.epochs * per_epoch, per_epoch)
         net = _prepare(recipe, model, phase, prune_frozen, sum(map(len, ways)), target)
-        _refuse_empty(target, net)
-        shares = recipe.allocation.keep(net.effective, net.alive, target)  # or it refuses early
-        recipe.structure.check(net.alive, shares, target)
+        check_shares(recipe, net.effective, net.alive, target, on_collapse)
         guard = Guard(recipe, net, phase, plan, on_collapse)
         guard.check_start(freezes)
         trainer = Trainer(net, plan, phase.fabric, phase.runtime, recipe.objective)
@@ -136,15 +135,6 @@ def search_plan(recipe: Recipe, plan: Plan, data: Data) -> Plan:
         return finetune_plan(plan, score_lr=lr)
     refuse_score_lr(plan)
     return plan.decided(lr=lr, weight_decay=recipe.scores.default_weight_decay)
-
-
-def _refuse_empty(density: float, net: MaskedNet) -> None:
-    """Refuse a density that keeps nothing, before anything is trained."""
-    if budget(total(net.alive), density) == 0:
-        raise FitError(
-            f"density {density:g} keeps none of {total(net.alive):,} prunable weights; it must be "
-            f"at least {0.5 / total(net.alive):.2g}"
-        )
 
 
 def _prepare(

@@ -20,6 +20,7 @@ from gemkit.plugins.current import in_use
 from gemkit.plugins.loader import load_plugins
 from gemkit.plugins.registry import Registry
 from gemkit.presets.preset import Preset
+from gemkit.pruning.feasible import check_network
 from gemkit.runs import directory as rundir
 from gemkit.runs.checking import make_checks, run_context
 from gemkit.runs.config import RunConfig, config_from, differences
@@ -161,6 +162,7 @@ def _execute(
         run = run.with_learning_rates(setup.data)
         if run.runtime.compact:  # a network that cannot be compacted is an error now, not later
             traced(setup.model, setup.data.shape, training=True)
+        check_network(run.recipe, setup.model, density=run.density, on_collapse=run.on_collapse)
         context = run_context(run, setup, registry, [progress.controls()])
         check_fit(controls, context)
         run_dir = rundir.create(folder, run.name)

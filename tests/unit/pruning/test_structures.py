@@ -12,6 +12,7 @@ from gemkit.builtin.structures import Blocks, Filters, Rows, Weights
 from gemkit.core.errors import FitError, ImportanceError, OptionError
 from gemkit.core.events import StepEnded
 from gemkit.core.tensors import density_of
+from gemkit.pruning.feasible import check_network
 from gemkit.pruning.finetune import finetune
 from gemkit.pruning.freeze import Freezer
 from gemkit.sanity.controls import shuffled
@@ -124,6 +125,30 @@ def test_rows_that_cannot_compete_are_refused_before_any_step():
 def test_single_weights_are_not_kept_where_units_are_pruned(structure):
     with pytest.raises(OptionError, match="'keep-one' keeps single weights, which structure"):
         found("magnitude", structure, on_collapse="keep-one")
+
+
+@pytest.mark.parametrize("pruner", ["magnitude", "gradual_magnitude", "gem_miner", "edge_popup"])
+@pytest.mark.parametrize(
+    ("allocation", "density", "words"),
+    [
+        ("uniform", 0.05, "leaves 5 weights to '0.weight', fewer than the 18 of one unit of"),
+        ("global", 0.02, "leaves 6 weights to '0.weight', '3.weight', '5.weight', fewer than the"),
+    ],
+)
+def test_a_share_smaller_than_a_filter_is_refused_before_any_step(
+    pruner, allocation, density, words
+):
+    parts = {"structure": "filters", "allocation": allocation}
+    recipe = REGISTRY.recipe(pruner, parts=parts, options=PRUNERS[pruner])
+    how = {"density": density, "plan": PLAN, "runtime": CPU}
+    events = []
+    with pytest.raises(FitError) as caught:
+        search(recipe, tiny_net(), tiny_data(), observers=[events.append], **how)
+    assert words in str(caught.value)
+    assert ("choose allocation 'global'" in str(caught.value)) == (allocation == "uniform")
+    assert not events
+    check_network(recipe, tiny_net(), density=density, on_collapse="warn")  # which tolerates it
+    check_network(recipe, tiny_net(), density=0.17, on_collapse="error")  # one filter a layer
 
 
 def test_a_block_has_just_one_density():
