@@ -178,7 +178,7 @@ def _load(source: Source, load: Callable[[], object], taken: Iterable[Loaded]) -
         raise source.error(str(fault)) from fault
     except (Exception, SystemExit) as error:
         raise source.error(
-            f"cannot be imported, {type(error).__name__}: {error}{_place(error)}"
+            f"cannot be imported, {type(error).__name__}: {_first_sentence(error)}{_place(error)}"
         ) from error
     for other in taken:
         for kind, name in sorted(contribution.keys() & other.contribution.keys()):
@@ -187,6 +187,13 @@ def _load(source: Source, load: Callable[[], object], taken: Iterable[Loaded]) -
                 "its author should rename it"
             )
     return Loaded(source, contribution)
+
+
+def _first_sentence(error: BaseException) -> str:
+    """Return the words of an error; of pydantic's those that help, as its constants need a type."""
+    sentence, _, rest = str(error).partition(". All model fields require a type annotation")
+    way_out = "; give a field its type, and a constant the type ClassVar" if rest else ""
+    return f"{sentence}{way_out}"
 
 
 def _place(error: BaseException) -> str:

@@ -30,7 +30,9 @@ def part_problems(cls: type[Part]) -> list[str]:
         missing = ", ".join(sorted(cls.__abstractmethods__))
         problems.append(f"is abstract; define {missing}")
     name = getattr(cls, "name", None)
-    if not isinstance(name, str) or "name" in cls.model_fields:
+    if "name" in cls.model_fields:
+        problems.append("makes a field of name; set it without a type, as in name = '...'")
+    elif not isinstance(name, str):
         problems.append("has no name; give the class an attribute name = '...'")
     elif not re.fullmatch(PART_NAME, name):
         problems.append(f"is named '{name}'; use lower-case letters, digits and _, a letter first")

@@ -15,6 +15,7 @@ from hypothesis.errors import Unsatisfiable
 
 from gemkit.parts.part import Part
 from gemkit.plugins.current import in_use
+from gemkit.testing.patches import engine_watched, patch_fault
 
 Holds = Callable[[Any, Any], None]
 Draws = Callable[[Any, torch.device], st.SearchStrategy[Any]]
@@ -200,19 +201,30 @@ def title(thing: object) -> str:
     return str(thing)
 
 
+REPLACES_NOTHING = (
+    "it-replaces-nothing-while-it-works",
+    "What belongs to gemkit and torch is the same before and after all of this.",
+)
+"""Name and promise of a clause about all others."""
+
+
 def verdicts(things: Sequence[object], folder: Path | None = None) -> Iterator[Verdict]:
     """Try every clause of every thing, one after the other; data sets find files in `folder`.
 
-    A crash is reported with its file and line once, where it first happens.
+    A crash is reported with its file and line once, where it first happens. What a thing replaces
+    of gemkit or torch while it is tried is reported after its clauses, and put back.
     """
     crashes: set[str] = set()
     registry = getattr(things, "registry", None)
     for thing in things:
-        for one in clauses_of(thing):
-            for device in one.devices():
-                with in_use(registry):
-                    verdict = _verdict(thing, one, device, folder, crashes)
-                yield verdict
+        with engine_watched() as replaced:
+            for one in clauses_of(thing):
+                for device in one.devices():
+                    with in_use(registry):
+                        verdict = _verdict(thing, one, device, folder, crashes)
+                    yield verdict
+        if replaced:
+            yield Verdict(title(thing), *REPLACES_NOTHING, "cpu", patch_fault(replaced))
 
 
 def _verdict(

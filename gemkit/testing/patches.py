@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from operator import is_
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
+
+import torch
 
 TORCH = ("torch", "torch.optim", "torch.nn", "torch.autograd")
 _ABSENT = object()
@@ -31,14 +33,32 @@ class Owner(NamedTuple):
     containers: dict[str, Any]
 
 
+SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+    "torch's default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "torch's default device": (torch.get_default_device, torch.set_default_device),
+    "torch's number of threads": (torch.get_num_threads, torch.set_num_threads),
+    "torch's gradient mode": (torch.is_grad_enabled, torch.set_grad_enabled),
+    "torch's deterministic mode": (
+        torch.are_deterministic_algorithms_enabled,
+        torch.use_deterministic_algorithms,
+    ),
+    "torch's precision of products": (
+        torch.get_float32_matmul_precision,
+        torch.set_float32_matmul_precision,
+    ),
+}
+"""Settings of torch that change the results of others: how to read and to set them."""
+
+
 @contextmanager
 def engine_watched() -> Iterator[list[str]]:
     """Yield a list that names, after the block, what the block replaced; that is put back.
 
-    Functions, classes, their methods and module-level values of gemkit count, and functions,
-    classes and methods of torch that are not torch's own any more.
+    Functions, classes, their methods and module-level values of gemkit count, functions, classes
+    and methods of torch that are not torch's own any more, and torch's global settings.
     """
     _import_everything()
+    settings = {name: read() for name, (read, _) in SETTINGS.items()}
     before = [
         Owner(thing, name, dict(vars(thing)), _containers(thing)) for thing, name in _owners()
     ]
@@ -48,6 +68,10 @@ def engine_watched() -> Iterator[list[str]]:
     finally:
         for owner in before:
             replaced += _put_back(owner)
+        for name, (read, change) in SETTINGS.items():
+            if read() != settings[name]:
+                change(settings[name])
+                replaced.append(name)
 
 
 def replaced_by(package: str) -> list[str]:

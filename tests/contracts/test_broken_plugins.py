@@ -85,6 +85,19 @@ REFUSED = {
         HEADER + "Regularizer.init_state = lambda self, weights: {}\n" + SCORES,
         "it replaces gemkit.parts.regularizer.Regularizer.init_state; ",
     ),
+    "sets torch's default dtype at import": (
+        HEADER + "torch.set_default_dtype(torch.float64)\n" + SCORES,
+        "it replaces torch's default dtype; a plugin brings parts, and changes nothing",
+    ),
+    "a name with a type": (
+        HEADER + SCORES.replace("name = ", "name: str = "),
+        "makes a field of name; set it without a type, as in name = '...'",
+    ),
+    "a constant of its own without a type": (
+        HEADER + SCORES.replace('name = "size"', 'name = "size"\n    table = [1, 2]'),
+        "A non-annotated attribute was detected: `table = [1, 2]`; give a field its type, and a "
+        "constant the type ClassVar, at {}:",
+    ),
     "a penalty of version 1": (
         regularizer("def penalty(self, scores):\n    return torch.zeros(())"),
         "defines penalty(self, scores), which gemkit calls as penalty(self, values, now) "
@@ -230,6 +243,25 @@ BROKEN = {
         ),
         "it is [30.0]",
     ),
+    "a patch of the engine while measuring": (
+        bringing(
+            "gemkit_scores",
+            "MeasuredScores",
+            "def importance(self, probe):\n"
+            "    from gemkit.pruning.masked import MaskedNet\n"
+            "    old = MaskedNet.step\n"
+            "    MaskedNet.step = lambda self, optimizer: old(self, optimizer)\n"
+            "    return {name: weight.abs() for name, weight in probe.weights.items()}",
+        ),
+        "it replaces gemkit.pruning.masked.MaskedNet.step; ",
+    ),
+    "a setting of torch that stays": (
+        rounding(
+            THRESHOLD + "    torch.use_deterministic_algorithms(True)\n"
+            "    return {name: own > 0.5 for name, own in view.items()}"
+        ),
+        "it replaces torch's deterministic mode; ",
+    ),
     "a state of numbers": (
         regularizer("def init_state(self, weights):\n    return {'x': 1.0}\n" + PENALTY + SQUARES),
         "'x' is a float",
@@ -256,17 +288,20 @@ def written(tmp_path):
 def test_a_plugin_is_refused_in_one_sentence(fault, written):
     code, sentence = REFUSED[fault]
     file = written(code)
-    engine = (MaskedNet.step, selection.keep_top, torch.optim.SGD.step, device._PRECISIONS["32"])
+    engine = _engine()
     things, refused = find_plugin(str(file))
     [reason] = refused
     assert not things
     assert reason.startswith(f"plugin 'mine' (file {file}): ")
     assert sentence.format(file) in reason
     assert "\n" not in reason
-    assert engine == (
-        *(MaskedNet.step, selection.keep_top, torch.optim.SGD.step),
-        device._PRECISIONS["32"],
-    )
+    assert engine == _engine()
+
+
+def _engine():
+    """Return what the broken plugins replace."""
+    methods = (MaskedNet.step, selection.keep_top, torch.optim.SGD.step)
+    return (*methods, device._PRECISIONS["32"], torch.get_default_dtype())
 
 
 @pytest.mark.parametrize("fault", BROKEN)
@@ -274,7 +309,10 @@ def test_a_part_breaks_its_contract(fault, written):
     code, sentence = BROKEN[fault]
     things, refused = find_plugin(str(written(code)))
     assert not refused
+    step = MaskedNet.step
     assert any(sentence in (one.problem or "") for one in verdicts(things))
+    assert MaskedNet.step is step
+    assert not torch.are_deterministic_algorithms_enabled()
 
 
 def test_the_command_line_reports_a_patch(written, tmp_path, monkeypatch):
