@@ -83,3 +83,4 @@ class Noted:
 
 
 Event = PhaseStarted | StepEnded | EpochEnded | Froze | Collapsed | Noted
+"""Whatever an observer hears."""

@@ -15,6 +15,7 @@ from gemkit.core.tensors import Tensors, call_with, seeded
 from gemkit.core.text import number_of
 
 Batch = tuple[Tensor, Tensor]
+"""Images and their labels, on the device of the network."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from torch.func import functional_call
 from torch.utils.weak import WeakTensorKeyDictionary
 
 Tensors = dict[str, Tensor]
+"""Tensors by the names of parameters, in module order."""
 
 
 def parameters_of(model: nn.Module, names: Sequence[str]) -> dict[str, nn.Parameter]:

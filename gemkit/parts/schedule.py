@@ -10,8 +10,11 @@ class Freeze(NamedTuple):
     """When the clock shows this optimizer step, the density falls to this one."""
 
     step: int
+    """Optimizer steps before it."""
     density: float
+    """The fraction of the prunable weights that stays."""
     regrow: float = 0.0
+    """The share of the living weights that is dropped, for as many others to return."""
 
 
 class FreezeSchedule(Part):

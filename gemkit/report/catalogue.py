@@ -105,7 +105,7 @@ def _describe_part(entry: Entry[type[Part]]) -> dict[str, Any]:
         "name": part.name,
         "help": first_sentence(part),
         "argument": part.argument,
-        "fields": [_describe_field(name, info) for name, info in part.model_fields.items()],
+        "fields": [describe_field(name, info) for name, info in part.model_fields.items()],
         "plugin": entry.plugin,
         "distribution": entry.distribution,
     }
@@ -116,7 +116,7 @@ def _describe_settings(name: str) -> dict[str, Any]:
     return {
         "name": name,
         "help": about,
-        "fields": [_describe_field(field, info) for field, info in cls.model_fields.items()],
+        "fields": [describe_field(field, info) for field, info in cls.model_fields.items()],
         "plugin": cls.__module__,
         "distribution": "built into gemkit",
     }
@@ -131,7 +131,8 @@ def _describe_pruner(name: str, entry: Entry[RecipeData]) -> dict[str, Any]:
     }
 
 
-def _describe_field(name: str, info: FieldInfo) -> dict[str, Any]:
+def describe_field(name: str, info: FieldInfo) -> dict[str, Any]:
+    """Return a field as data: type, bounds, default, description."""
     default = info.get_default(call_default_factory=True, validated_data={})
     return {
         "name": name,

@@ -1,16 +1,23 @@
 """The pages for plugin authors: every block of code is run, compared or counted."""
 
+import ast
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from cli_runs import TINY, commands_in
 
 from docs.tools import reference
+from docs.tools.source import annotations, methods, names_in, signature
+from docs.tools.types import EXAMPLES, GIVEN
 from gemkit import load_plugins
+from gemkit.core.events import Event
+from gemkit.parts.part import Part
+from gemkit.parts.scores import LearnedScores
 from gemkit.plugins import hookspecs
 from gemkit.plugins.registry import KINDS
 
@@ -107,3 +114,64 @@ def test_the_reference_names_every_hook_kind_and_part():
         assert f"### `{name}`" in page
     for name in [*names, *registry.pruners]:
         assert f"* **`{name}`** – " in page
+
+
+# --- types ---------------------------------------------------------------------------------------
+
+PLAIN = {"Any", "Callable", "ClassVar", "Generator", "Literal", "Module", "Path", "Tensor"}
+"""Names that need no explanation here: those of Python and torch."""
+
+
+def mentioned(base):
+    """Return the types that the public attributes and signatures of a class mention."""
+    texts = list(annotations(base).values())
+    for name, function, _ in methods(base):
+        arguments, _, answer = signature(name, function).removeprefix(f"def {name}").partition("->")
+        lines = ast.parse(f"def f{arguments} -> {answer or None}: ...").body[0]
+        notes = [one.annotation for one in (*lines.args.args, *lines.args.kwonlyargs)]
+        texts += [ast.unparse(note) for note in (*notes, lines.returns) if note is not None]
+    return {name for text in texts for name in names_in(text) if name[0].isupper()} - PLAIN
+
+
+BASES = [Part, LearnedScores, *(kind.base for kind in KINDS.values())]
+
+
+def test_types_are_found_in_signatures():
+    """Otherwise the next test would find nothing to miss."""
+    everything = set().union(*map(mentioned, BASES))
+    assert {"Probe", "Wanted", "Now", "Shares", "Freeze", "Batch", "Data", "Event"} <= everything
+    assert {"CheckContext", "Ticket", "Tensors", "Expected"} <= everything
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_the_reference_explains_every_type_that_a_kind_mentions(base):
+    page = (DOCS / "reference.md").read_text()
+    for name in mentioned(base):
+        assert f"### `{name}`\n" in page, f"add {name} to docs/tools/types.py"
+
+
+def test_the_reference_explains_what_a_run_is_given():
+    named = {given.name for given in GIVEN}
+    assert {"View", "TicketInfo", "Source", "Plan", "Runtime", "RunConfig"} <= named
+    events = {event.__name__ for event in get_args(Event)}
+    data = {"Layer", "FreezeRecord", "RunSettings", "Expected"}
+    assert {given.name for given in GIVEN if given.example is None} == events | data
+
+
+def test_every_example_has_a_place_in_the_reference():
+    shown = {given.example for given in GIVEN} - {None}
+    assert {file.stem for file in EXAMPLES.iterdir() if file.suffix == ".py"} == shown
+
+
+@pytest.mark.parametrize("example", sorted(given.example for given in GIVEN if given.example))
+def test_the_examples_of_the_reference_run(example, tmp_path, monkeypatch):
+    page = (DOCS / "reference.md").read_text()
+    [given] = [given for given in GIVEN if given.example == example]
+    section = page.partition(f"### `{given.name}`\n")[2].partition("\n### ")[0]
+    code = blocks(section, "python")[-1][1]
+    assert "assert " in code
+    assert code.strip() in (EXAMPLES / f"{example}.py").read_text()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GEMKIT_PLUGINS", "")
+    exec(compile(code, f"{example}.py", "exec"), {"__name__": "__main__"})
+    assert not list(tmp_path.iterdir())
