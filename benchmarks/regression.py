@@ -30,7 +30,7 @@ from lightning_fabric import Fabric
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from benchmarks.regression_cases import PLAN, Case, cases, images, network
+from benchmarks.regression_cases import PLAN, Case, cases, network
 from gemkit import Plan, Runtime, Tensors, Ticket, finetune, search
 from gemkit.core.errors import Stopped
 from gemkit.core.state import Stateful
@@ -113,7 +113,8 @@ def _signal_at(last: int, asks: "count[int]") -> int | None:
 def carry_out(case: Case, way: Callable[[Run, str], Ticket] = straight) -> Outcome:
     """Search and fine-tune, with or without interruptions."""
     plan = Plan.model_validate({**PLAN.model_dump(), **case.plan})
-    where = {"data": images(), "plan": plan, "runtime": RUNTIME, "fabric": processor()}
+    where = {"data": case.data(), "plan": plan, "runtime": RUNTIME, "fabric": processor()}
+    where["objective"] = case.task().objective
     watching = Watching(Checkpointer())
 
     def find(checkpointer: Checkpointer) -> Ticket:

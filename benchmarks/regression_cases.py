@@ -8,10 +8,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
 from gemkit import Data, Plan, Recipe, Registry, load_plugins
 from gemkit.data.embedded import Digits
+from gemkit.data.fingerprint import SPLITS
 from gemkit.data.source import Source, TensorSource
+from gemkit.training.task import Task, task_from
 
 PLUGINS = Path(__file__).parent.parent / "plugins"
 PLAN = Plan(epochs=6, batch_size=48)
@@ -51,10 +54,19 @@ class Case(NamedTuple):
     options: Mapping[str, Any] = {}
     plan: Mapping[str, Any] = {}
     density: float = 0.3
+    objective: str = "cross_entropy"
 
     def recipe(self) -> Recipe:
         """Resolve the pruner, its parts and options."""
         return registry().recipe(self.pruner, parts=self.parts, options=self.options)
+
+    def task(self) -> Task:
+        """Resolve the objective of the run."""
+        return task_from(registry(), self.objective)
+
+    def data(self) -> Data:
+        """Return the images, with one target for each class where targets are no classes."""
+        return images(classes=self.task().objective.targets == "classes")
 
 
 def _gem(options: Mapping[str, Any] = _PULL, **parts: Any) -> Case:  # noqa: ANN401
@@ -117,6 +129,10 @@ VARIANTS = {
     "rigl, filters": Case("rigl", {"structure": "filters"}, _OFTEN, density=0.5),
     "rigl, adam": Case("rigl", options=_OFTEN, plan={"optimizer": "adam"}),
     "movement, adam": Case("movement", plan={"optimizer": "adam"}),
+    "gem_miner, mse": Case("gem_miner", options=_PULL, objective="mse"),
+    "snip, mse": Case("snip", objective="mse"),
+    "grasp, binary": Case("grasp", objective="binary"),
+    "rigl, binary": Case("rigl", options=_OFTEN, objective="binary"),
 }
 """One change each, so that every part and every optimizer is in some case."""
 
@@ -135,9 +151,16 @@ def cases() -> dict[str, Case]:
 
 
 @cache
-def images() -> Data:
-    """Take the first images of the embedded digits; training crops them at random."""
+def images(*, classes: bool = True) -> Data:
+    """Take the first images of the embedded digits; training crops them at random.
+
+    Without `classes`, targets are ten numbers, one of them 1.
+    """
     data = Digits().load(None)
+    if not classes:
+        sources = [getattr(data, split) for split in SPLITS]
+        rows = [replace(own, labels=one_hot(own.labels, 10).double()) for own in sources]
+        data = replace(data, classes=None, **dict(zip(SPLITS, rows, strict=True)))
 
     def few(source: Source) -> TensorSource:
         assert isinstance(source, TensorSource)

@@ -8,8 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gemkit.api import importance, search, select
-    from gemkit.compaction import compact, finetune
+    from gemkit.api import evaluate, finetune, importance, search, select
+    from gemkit.compaction import compact
     from gemkit.core.errors import GemkitError
     from gemkit.core.probe import Probe, Wanted
     from gemkit.core.prunable import prunable_names
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from gemkit.plugins.loader import load_plugins
     from gemkit.plugins.markers import hookimpl
     from gemkit.plugins.registry import Registry
-    from gemkit.pruning.finetune import evaluate
     from gemkit.pruning.prepare import prepare
     from gemkit.runs.config import RunConfig, RunSettings, load_config
     from gemkit.runs.progress import Progress
@@ -46,14 +45,13 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "gemkit.api": (
+        "evaluate",
+        "finetune",
         "importance",
         "search",
         "select",
     ),
-    "gemkit.compaction": (
-        "compact",
-        "finetune",
-    ),
+    "gemkit.compaction": ("compact",),
     "gemkit.core.errors": ("GemkitError",),
     "gemkit.core.prunable": ("prunable_names",),
     "gemkit.core.probe": (
@@ -91,7 +89,6 @@ _HOMES = {
     "gemkit.plugins.loader": ("load_plugins",),
     "gemkit.plugins.markers": ("hookimpl",),
     "gemkit.plugins.registry": ("Registry",),
-    "gemkit.pruning.finetune": ("evaluate",),
     "gemkit.pruning.prepare": ("prepare",),
     "gemkit.runs.config": (
         "RunConfig",

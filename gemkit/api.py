@@ -4,12 +4,13 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from lightning_fabric import Fabric
 from torch import nn
 
+from gemkit.compaction import finetune as compact_finetune
 from gemkit.core.density import density_from
 from gemkit.core.errors import ImportanceError, OptionError
 from gemkit.core.probe import Batch, Probe
@@ -24,6 +25,7 @@ from gemkit.plugins.current import current_registry
 from gemkit.plugins.loader import load_plugins
 from gemkit.plugins.provenance import versions_of
 from gemkit.plugins.registry import Registry
+from gemkit.pruning import finetune as finetuning
 from gemkit.pruning import search as pruning
 from gemkit.pruning.freeze import measure
 from gemkit.pruning.prepare import prepare as prepared
@@ -31,6 +33,7 @@ from gemkit.tickets.ticket import Ticket
 from gemkit.training.checkpointer import Checkpointer
 from gemkit.training.loop import Listener
 from gemkit.training.plan import CollapsePolicy, Plan, Runtime
+from gemkit.training.task import ObjectiveSpec, Task, task_from, task_of
 
 
 def search(
@@ -50,12 +53,14 @@ def search(
     checkpointer: Checkpointer | None = None,
     prepare: bool = False,
     prune_frozen: bool = False,
+    objective: ObjectiveSpec | None = None,
+    metric: str | None = None,
 ) -> Ticket:
     """Find a ticket in a copy of `model`.
 
     Args:
         recipe: a recipe, or the name of a registered pruner such as `"gem_miner"`.
-        model: any `nn.Module` that maps images to logits; it is not changed.
+        model: any `nn.Module` that maps inputs to logits or values; it is not changed.
         data: the data, for example `Data.of_tensors(train=(x, y), test=(x, y))`.
         density: the fraction of prunable weights to keep, or a text such as `"5%"`.
         epochs: how long to search; overrides `plan.epochs`. One-shot pruners do not train, and
@@ -73,13 +78,18 @@ def search(
         prepare: search a copy in which signal reaches every layer; see `gemkit.prepare`.
         prune_frozen: also prune frozen weights (`requires_grad=False`), without training or
             redrawing them. By default they are not pruned, and a `Noted` event names them.
+        objective: what scores and training minimize: a name such as `"mse"`, a table with name and
+            fields, or a function of outputs and targets. Cross-entropy by default. A recipe with an
+            objective of its own trains by that.
+        metric: the name of what is measured after every epoch; by default the objective's own.
     """
     registry = _registry()
+    task = task_from(registry, objective, metric)
     if prepare:
         model = prepared(model, seed=seed)
     if isinstance(recipe, str):
         recipe = registry.recipe(recipe)
-    plugins = versions_of(recipe.parts().values(), registry)
+    plugins = versions_of([*recipe.parts().values(), task.objective], registry)
 
     def with_versions(ticket: Ticket) -> Ticket:
         return ticket.with_info(versions=ticket.info.versions | plugins)
@@ -98,8 +108,67 @@ def search(
         on_ticket=on_ticket and (lambda level: on_ticket(with_versions(level))),
         checkpointer=checkpointer,
         prune_frozen=prune_frozen,
+        task=task,
     )
     return with_versions(ticket)
+
+
+def finetune(
+    ticket: Ticket,
+    model: nn.Module,
+    data: Data,
+    *,
+    epochs: int | None = None,
+    plan: Plan | None = None,
+    seed: int | None = None,
+    runtime: Runtime | None = None,
+    observers: Sequence[Listener] = (),
+    fabric: Fabric | None = None,
+    checkpointer: Checkpointer | None = None,
+    objective: ObjectiveSpec | None = None,
+    metric: str | None = None,
+) -> Ticket:
+    """Train the ticket's weights in a copy of `model`; the mask holds to the last step.
+
+    With `select="best"` in the plan, the weights of the best epoch are kept. `epochs` overrides
+    those of the plan; the seed, the objective and the metric are the ticket's own unless others
+    are given. With `runtime.compact`, the compact network is trained instead.
+    """
+    return compact_finetune(
+        ticket,
+        model,
+        data,
+        epochs=epochs,
+        plan=plan,
+        seed=seed,
+        runtime=runtime,
+        observers=observers,
+        fabric=fabric,
+        checkpointer=checkpointer,
+        task=task_of(ticket.info, _registry(), objective, metric),
+    )
+
+
+def evaluate(
+    ticket: Ticket,
+    model: nn.Module,
+    data: Data,
+    *,
+    split: Literal["train", "validation", "test"] = "test",
+    runtime: Runtime | None = None,
+    fabric: Fabric | None = None,
+    objective: ObjectiveSpec | None = None,
+    metric: str | None = None,
+) -> float:
+    """Return the metric of what is in the ticket, on one split of the data.
+
+    It is the metric of the run, or the default of its objective: accuracy for classes. Another one
+    is given by name, and its direction is in `gemkit.training.metrics.METRICS`.
+    """
+    task = task_of(ticket.info, _registry(), objective, metric)
+    return finetuning.evaluate(
+        ticket, model, data, split=split, runtime=runtime, fabric=fabric, task=task
+    )
 
 
 def importance(
@@ -111,6 +180,7 @@ def importance(
     density: float | str = 0.05,
     seed: int = 0,
     prune_frozen: bool = False,
+    objective: ObjectiveSpec | None = None,
     **fields: Any,  # noqa: ANN401 - the options of whatever part is named
 ) -> Tensors:
     """Return the importance of every prunable weight of a model; higher means keep.
@@ -124,6 +194,7 @@ def importance(
         density: the target density, for the few scores that depend on it.
         seed: for scores that draw random numbers.
         prune_frozen: also measure frozen weights (`requires_grad=False`).
+        objective: the loss that scores are measured by, as in `search`; cross-entropy by default.
         fields: options of the part when it is given by name.
     """
     if isinstance(scores, str):
@@ -143,6 +214,10 @@ def importance(
     weights = {name: weight * masks[name] for name, weight in dense.items()}
     device = next(iter(weights.values())).device
     shape = tuple(batches[0][0].shape[1:]) if batches else None
+    task = task_from(_registry(), objective) if objective is not None else Task()
+    labels = task.objective.targets in ("classes", "any") and all(
+        targets.dtype == torch.int64 for _, targets in batches
+    )
     probe = Probe(
         model=model,
         weights=weights,
@@ -151,6 +226,8 @@ def importance(
         rng=generator(seed, "importance"),
         shape=shape,
         density=_fraction(density),
+        objective=task.loss_of(model),
+        classes=labels,
     )
     return _in_format_of(weights, measure(scores, probe))
 

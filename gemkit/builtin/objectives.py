@@ -6,22 +6,34 @@ from torch import Tensor
 
 from gemkit.core.probe import Batch
 from gemkit.parts.now import Now
-from gemkit.parts.objective import Objective
+from gemkit.parts.objective import CrossEntropy, Objective, matched
 from gemkit.plugins.markers import hookimpl
 
+__all__ = ["BinaryCrossEntropy", "CrossEntropy", "KullbackLeibler", "MeanSquaredError"]
 
-class CrossEntropy(Objective):
-    """Cross-entropy of classes, with label smoothing on request."""
 
-    name = "cross_entropy"
+class MeanSquaredError(Objective):
+    """Mean squared error of real values, one for every output."""
 
-    smoothing: float = Field(
-        default=0.0, ge=0, lt=1, description="share of a label that all classes share alike"
-    )
+    name = "mse"
+    targets = "values"
+    metric = "mean_squared_error"
 
     def loss(self, outputs: Tensor, batch: Batch, now: Now) -> Tensor:
-        """Return the mean cross-entropy."""
-        return F.cross_entropy(outputs, batch[1], label_smoothing=self.smoothing)
+        """Return the mean of (output − target)², over samples and outputs."""
+        return F.mse_loss(outputs, matched(batch[1], outputs))
+
+
+class BinaryCrossEntropy(Objective):
+    """Binary cross-entropy of several labels: each output is the logit of one of them."""
+
+    name = "binary"
+    targets = "labels"
+    metric = "multilabel_accuracy"
+
+    def loss(self, outputs: Tensor, batch: Batch, now: Now) -> Tensor:
+        """Return the mean binary cross-entropy, over samples and labels."""
+        return F.binary_cross_entropy_with_logits(outputs, matched(batch[1], outputs))
 
 
 class KullbackLeibler(Objective):
@@ -45,4 +57,4 @@ class KullbackLeibler(Objective):
 @hookimpl
 def gemkit_objectives() -> list[type[Objective]]:
     """Register the objectives."""
-    return [CrossEntropy, KullbackLeibler]
+    return [CrossEntropy, MeanSquaredError, BinaryCrossEntropy, KullbackLeibler]

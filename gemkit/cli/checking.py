@@ -24,6 +24,7 @@ from gemkit.runs.setup import load_data, open_fabric, together
 from gemkit.runs.specs import validated
 from gemkit.sanity.context import context_of
 from gemkit.training.plan import Plan, Runtime
+from gemkit.training.task import task_of
 
 
 def start(
@@ -52,6 +53,7 @@ def start(
         )
     file = ticket_in(source, FOUND)
     ticket = file.load()
+    task = task_of(ticket.info, registry)
     plan = _plan(file.path.parent, finetune_epochs, given["finetune"])
     runtime = validated(Runtime, machine, "machine")
     model, dataset = parts_of(ticket, registry, world, given, weights=True)
@@ -59,11 +61,12 @@ def start(
     with only_first_prints(fabric) as nowhere:
         images = load_data(dataset, fabric, world["data_dir"], download=world["download"])
         typed = world["model"] is not None
-        ticket.check_fit(network_of(ticket, model, images.shape, images.classes, typed=typed))
+        outputs = task.outputs(images)
+        ticket.check_fit(network_of(ticket, model, images.shape, outputs, typed=typed))
         context = context_of(
             ticket,
             data=images,
-            build=partial(model.build, images.shape, images.classes),
+            build=partial(model.build, images.shape, outputs),
             registry=registry,
             runtime=runtime,
             fabric=fabric,

@@ -11,9 +11,17 @@ from gemkit.models.custom import Custom
 from gemkit.parts.recipe import ROLES, TABLES, Recipe, part_data
 from gemkit.plugins.registry import Registry
 from gemkit.presets.preset import Preset
-from gemkit.runs.config import RunConfig, RunSettings, is_recipe_field, name_of
+from gemkit.runs.config import (
+    USUAL,
+    PartData,
+    RunConfig,
+    RunSettings,
+    is_recipe_field,
+    name_of,
+)
 from gemkit.runs.specs import dataset_part, full_model_data, is_custom, model_part, validated
 from gemkit.training.plan import CollapsePolicy, Plan, Runtime
+from gemkit.training.task import task_from
 
 Fields = dict[str, dict[str, Any]]
 """Kind -> field -> value; fields without a kind, if allowed, are under the empty string."""
@@ -85,9 +93,17 @@ def config_of(
     seed: int,
     on_collapse: CollapsePolicy,
     settings: RunSettings,
+    objective: PartData = USUAL,
+    metric: str | None = None,
+    everywhere: bool = False,
 ) -> RunConfig:
-    """Turn the options of `gemkit run` into a configuration, and validate them."""
+    """Turn the options of `gemkit run` into a configuration, and validate them.
+
+    With `everywhere`, the search minimizes the objective of the run, whatever its recipe says.
+    """
     recipe = make_recipe(registry, pruner, recipe_file, roles, fields)
+    if everywhere:
+        recipe = recipe.model_copy(update={"objective": None})
     flags = network_fields(registry, world["model"], **network)
     model = model_part(registry, world["model"], {**flags, **fields["model"]})
     dataset = dataset_part(registry, world["dataset"], fields["dataset"], world["train_on"])
@@ -103,6 +119,8 @@ def config_of(
         runtime=validated(Runtime, machine, "machine"),
         on_collapse=on_collapse,
         run=settings,
+        objective=part_data(task_from(registry, objective, metric).objective),
+        metric=metric,
     )
 
 
@@ -147,6 +165,10 @@ def with_preset(preset: Preset, options: Mapping[str, Any], given: Given) -> dic
     chosen["settings"] = options["settings"].model_copy(
         update={name: value for name, value in settings.items() if not given(name)}
     )
+    if not callable(preset.objective):
+        chosen["objective"] = preset.objective
+    if not given("metric"):
+        chosen["metric"] = preset.metric
     for name in ("seed", "on_collapse"):
         if not given(name):
             chosen[name] = getattr(preset, name)

@@ -28,6 +28,7 @@ from gemkit.cli.options import (
     training_machine_options,
     world_options,
 )
+from gemkit.cli.task import task_options, ticket_task
 from gemkit.cli.tickets import FOUND, TRAINED, TicketPath, beside, rebuild, ticket_argument
 from gemkit.core.text import number_of
 
@@ -40,8 +41,9 @@ if TYPE_CHECKING:
 @ticket_argument(FOUND)
 @world_options(None, None)
 @bundle("training", phase_options("fine-tuning", "by optimizer"))
+@task_options
 @seed_option(None)
-@fields_option("model, dataset or finetune")
+@fields_option("model, dataset, finetune or objective")
 @training_machine_options
 @beside_options("finetuned", "the ticket with trained weights")
 @answers_json
@@ -50,6 +52,7 @@ def finetune(
     file: TicketPath,
     world: Mapping[str, Any],
     training: Mapping[str, Any],
+    task: Mapping[str, Any],
     seed: int | None,
     fields: Sequence[str],
     machine: Mapping[str, Any],
@@ -65,15 +68,17 @@ def finetune(
     from gemkit.cli.configure import sort_fields
     from gemkit.cli.progress import only_first_prints, progress
     from gemkit.pruning.finetune import finetune_plan
+    from gemkit.runs.result import measured
     from gemkit.runs.setup import open_fabric
     from gemkit.runs.specs import validated
     from gemkit.training.plan import Plan, Runtime
 
     registry = load_registry(plugins)
-    given = sort_fields(fields, ("model", "dataset", "finetune"))
+    given = sort_fields(fields, ("model", "dataset", "finetune", "objective"))
     plan = finetune_plan(validated(Plan, {**training, **given["finetune"]}, "finetune"))
     runtime = validated(Runtime, machine, "machine")
     ticket = file.load()
+    own = ticket_task(ticket, registry, task, given["objective"])
     target = beside(file.path, "finetuned", out, force=force)
     seed = ticket.info.seed if seed is None else seed
     fabric = open_fabric(runtime)
@@ -82,7 +87,7 @@ def finetune(
             echo(
                 "note: this ticket is fine-tuned already; its weights are trained further", err=True
             )
-        setup = rebuild(ticket, registry, world, given, seed, runtime, fabric)
+        setup = rebuild(ticket, registry, world, given, seed, runtime, fabric, own)
         began = time.perf_counter()
         before = setup.measure(ticket)
         with progress() as show:
@@ -92,8 +97,7 @@ def finetune(
     data = _about(trained, setup) | {
         "ticket": str(target),
         "started_from": str(file),
-        "accuracy_before": before,
-        "accuracy_after": after,
+        **measured(own.metric, before, after),
         "seed": seed,
         "epochs": plan.epochs,
         "compact": runtime.compact,
@@ -104,12 +108,13 @@ def finetune(
 
 def _text(data: Mapping[str, Any]) -> str:
     """Return what fine-tuning did as text."""
-    from gemkit.report.tables import facts, percent
+    from gemkit.report.tables import facts, shown
 
-    before, after = percent(data["accuracy_before"]), percent(data["accuracy_after"])
+    metric = data["metric"]
+    before, after = shown(data["before"], metric), shown(data["after"], metric)
     return facts(
         {
-            "accuracy": f"{before} before, {after} after (test)",
+            metric: f"{before} before, {after} after (test)",
             "density": f"{data['density']:.4f}",
             "time": f"{data['seconds']:.1f} s",
             "ticket": data["ticket"],
@@ -120,7 +125,8 @@ def _text(data: Mapping[str, Any]) -> str:
 @click.command("eval", cls=SectionedCommand)
 @ticket_argument(TRAINED, FOUND)
 @world_options(None, None)
-@fields_option("model or dataset")
+@task_options
+@fields_option("model, dataset or objective")
 @option(
     "Network and data",
     "--split",
@@ -134,42 +140,49 @@ def _text(data: Mapping[str, Any]) -> str:
 def evaluate(
     file: TicketPath,
     world: Mapping[str, Any],
+    task: Mapping[str, Any],
     fields: Sequence[str],
     split: Split,
     machine: Mapping[str, Any],
     plugins: Sequence[Path],
 ) -> Answer:
-    """Measure the accuracy of a TICKET as it is, without training.
+    """Measure a TICKET as it is, without training: its accuracy, or the metric of its run.
 
     Of a RUN, use the fine-tuned ticket, or the one that its search found if there is none.
     """
     from gemkit.cli.configure import sort_fields
     from gemkit.cli.progress import only_first_prints
-    from gemkit.report.tables import percent
+    from gemkit.report.tables import shown
     from gemkit.runs.setup import open_fabric
     from gemkit.runs.specs import validated
     from gemkit.training.plan import Runtime
 
     registry = load_registry(plugins)
-    given = sort_fields(fields, ("model", "dataset"))
+    given = sort_fields(fields, ("model", "dataset", "objective"))
     runtime = validated(Runtime, machine, "machine")
     ticket = file.load()
-    fabric = open_fabric(runtime)
+    own = ticket_task(ticket, registry, task, given["objective"])
+    metric, fabric = own.metric, open_fabric(runtime)
     with only_first_prints(fabric):
-        setup = rebuild(ticket, registry, world, given, ticket.info.seed, runtime, fabric)
+        setup = rebuild(ticket, registry, world, given, ticket.info.seed, runtime, fabric, own)
         began = time.perf_counter()
-        accuracy = setup.measure(ticket, split)
+        value = setup.measure(ticket, split)
         images = len(getattr(setup.data, split))
     data = _about(ticket, setup) | {
         "ticket": str(file),
         "split": split,
         "images": images,
-        "accuracy": accuracy,
+        **({"accuracy": value} if metric.name == "accuracy" else {}),
+        "metric": metric.name,
+        "higher_is_better": metric.higher_is_better,
+        "value": value,
         "seconds": round(time.perf_counter() - began, 3),
     }
+    what = "" if metric.name == "accuracy" else f"{metric.name} "
     text = (
-        f"{percent(accuracy)} of {number_of(images, f'{split} image')}, with {ticket.kept:,} of "
-        f"{ticket.prunable:,} weights (density {ticket.density:.4f}, {ticket.info.stage})"
+        f"{what}{shown(value, metric.name)} of {number_of(images, f'{split} image')}, with "
+        f"{ticket.kept:,} of {ticket.prunable:,} weights (density {ticket.density:.4f}, "
+        f"{ticket.info.stage})"
     )
     return Answer(data, text)
 

@@ -28,7 +28,7 @@ ROLES = {
     "init": "Initial values of the weights.",
     "structure": "Which weights are pruned together.",
     "grow": "Which pruned weights return.",
-    "objective": "What the search minimizes.",
+    "objective": "What is minimized: in all phases, or in the search alone if it has to be.",
 }
 
 

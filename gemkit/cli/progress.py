@@ -15,6 +15,7 @@ from gemkit.cli.command import echo
 from gemkit.core.errors import GemkitError, Stopped
 from gemkit.core.events import Collapsed, EpochEnded, Event, Noted, PhaseStarted, StepEnded
 from gemkit.core.text import escaped
+from gemkit.report.tables import shown
 from gemkit.training.loop import Listener
 
 _LINES = 10
@@ -104,10 +105,9 @@ class Lines:
 
 
 def metrics(event: EpochEnded) -> str:
-    """Return density, loss and accuracy of an epoch as text."""
-    return (
-        f"density {event.density:.3f}  loss {event.loss:.3f}  accuracy {100 * event.accuracy:.1f} %"
-    )
+    """Return density, loss and metric of an epoch as text."""
+    value = shown(event.value, event.metric)
+    return f"density {event.density:.3f}  loss {event.loss:.3f}  {event.metric} {value}"
 
 
 def warning(event: Collapsed | Noted) -> str:

@@ -15,7 +15,7 @@ from gemkit.core.text import number_of
 from gemkit.parts.fit import needs_training
 from gemkit.parts.part import Part
 from gemkit.parts.recipe import ROLES
-from gemkit.report.tables import facts, layer_table, percent, text_table
+from gemkit.report.tables import facts, layer_table, shown, text_table
 from gemkit.report.verdicts import number_text, summary_table, verdict_table
 from gemkit.runs import signals
 from gemkit.runs.config import RunSettings
@@ -25,7 +25,9 @@ from gemkit.sanity.trials import Measured, Result, Trial, Unmade
 from gemkit.sanity.verdicts import Verdict, summaries
 from gemkit.tickets.ticket import Ticket
 from gemkit.training.loop import Listener
+from gemkit.training.metrics import ACCURACY, METRICS, Metric
 from gemkit.training.plan import Plan
+from gemkit.training.task import Task
 
 _STOPPING = b"\ngemkit: stopping when the run is saved; a second signal stops at once\n"
 _LONGEST = 40
@@ -38,11 +40,12 @@ class Report(Progress):
     def __init__(self, remarks: Callable[[ResolvedRun], None] = lambda run: None) -> None:
         self.remarks = remarks
         self.settings = RunSettings()
+        self.metric = ACCURACY
         self.device = ""
 
     def starting(self, run: ResolvedRun) -> None:
         """Print which options have no effect."""
-        self.settings = run.settings
+        self.settings, self.metric = run.settings, run.task.metric
         self.remarks(run)
 
     def started(self, run: ResolvedRun) -> None:
@@ -65,16 +68,18 @@ class Report(Progress):
                 # The signal may have interrupted print, which is not reentrant.
                 os.write(2, _STOPPING)
 
-    def found(self, ticket: Ticket, accuracy: float, levels: Sequence[Mapping[str, Any]]) -> None:
-        """Print the levels, what the ticket keeps of each layer, and its accuracy."""
+    def found(self, ticket: Ticket, value: float, levels: Sequence[Mapping[str, Any]]) -> None:
+        """Print the levels, what the ticket keeps of each layer, and its metric."""
+        metric = self.metric.name
         if levels:
-            echo(f"{level_table(levels)}\n")
+            echo(f"{level_table(levels, metric)}\n")
         echo(layer_table(ticket))
-        echo(f"\naccuracy before fine-tuning: {percent(accuracy)}\n")
+        echo(f"\n{metric} before fine-tuning: {shown(value, metric)}\n")
 
     def measured(self, result: Result, number: int, count: int, seconds: float) -> None:
         """Print a line for a result."""
-        echo(f"[{number}/{count}] {_line(result)}  {seconds:.0f} s left", err=True)
+        line = _line(result, self.metric.name)
+        echo(f"[{number}/{count}] {line}  {seconds:.0f} s left", err=True)
 
     def training(self) -> AbstractContextManager[Listener]:
         """Show a bar, or print lines."""
@@ -107,6 +112,7 @@ def run_summary(run: ResolvedRun, device: str) -> str:
         "density": f"{run.density:g}{_brackets(collapse)}",
         "search": _plan(run.search, a_round) if needs_training(recipe) else "trains nothing",
         "fine-tuning": _plan(run.finetune),
+        **_task(run.task),
         "seed": str(run.seed),
         "device": device + _brackets(_changed(runtime, "device")),
     }
@@ -117,6 +123,13 @@ def _part(part: Part) -> str:
     """Return `name:argument [field value, …]`, with the fields that are not at their defaults."""
     argument = f":{getattr(part, part.argument)}" if part.argument else ""
     return f"{part.name}{argument}{_brackets(_changed(part, part.argument or ''))}"
+
+
+def _task(task: Task) -> dict[str, str]:
+    """Return objective and metric, unless they are the usual ones."""
+    if not task.to_data():
+        return {}
+    return {"objective": _part(task.objective), "metric": task.metric.name}
 
 
 def _plan(plan: Plan, unit: str = "") -> str:
@@ -141,15 +154,16 @@ def _short(value: object) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
-def level_table(levels: Sequence[Mapping[str, Any]]) -> str:
+def level_table(levels: Sequence[Mapping[str, Any]], metric: str = ACCURACY.name) -> str:
     """Return a table of the levels of an iterative search."""
+    values = [level.get("value", level.get("accuracy")) for level in levels]
     rows = [
         (
             f"{level['density']:.4f}",
-            "-" if level["accuracy"] is None else percent(level["accuracy"]),
+            "-" if value is None else shown(value, metric),
             level["ticket"],
         )
-        for level in levels
+        for level, value in zip(levels, values, strict=True)
     ]
     return text_table(("density", "validation", "ticket"), rows, numbers=(0, 1))
 
@@ -157,26 +171,37 @@ def level_table(levels: Sequence[Mapping[str, Any]]) -> str:
 def report_text(report: Mapping[str, Any]) -> str:
     """Return the verdicts as a table, with the margin and the files."""
     measured = [Trial(**trial) for trial in report["trials"]]
-    margin = report["margin"]
+    metric = METRICS[report["metric"]]
     rows = {
-        "margin": f"a drop counts from {100 * margin:g} % of the test images on",
+        "margin": _margin(report["margin"], metric),
         "files": ", ".join([report["file"], *report["pictures"]]),
     }
     judged = [Verdict(**one) for one in report["verdicts"]]
     if positive := [one.check for one in judged if one.expects == "same"]:
-        rows["expected"] = f"a drop, except for {', '.join(positive)}: the same accuracy"
-    table = verdict_table(measured, judged)
+        worse = "a drop" if metric.higher_is_better else "a rise"
+        rows["expected"] = f"{worse}, except for {', '.join(positive)}: the same {metric.name}"
+    table = verdict_table(measured, judged, metric)
     if numbers := summaries([Measured(**one) for one in report.get("measurements", ())]):
         table = f"{table}\n\n{summary_table(numbers)}"
     missing = [f"\n{_line(Unmade(**one))}" for one in report["unmade"]]
     return f"{table}{''.join(missing)}\n\n{facts(rows)}"
 
 
-def _line(result: Result) -> str:
+def _margin(margin: float, metric: Metric) -> str:
+    """Say which difference of a metric counts."""
+    if metric.name == ACCURACY.name:
+        return f"a drop counts from {100 * margin:g} % of the test images on"
+    worse = "drop" if metric.higher_is_better else "rise"
+    whose = "" if metric.share else " of the tickets' mean"
+    return f"a {worse} in {metric.name} counts from {100 * margin:g} %{whose} on"
+
+
+def _line(result: Result, metric: str = ACCURACY.name) -> str:
     label = f"seed {result.seed}, {result.check}"
     if isinstance(result, Unmade):
         return f"{label}: not made: {result.reason}"
     if isinstance(result, Measured):
         numbers = [f"{name} {number_text(value)}" for name, value in result.numbers.items()]
         return f"{label}: {', '.join(numbers)}"
-    return f"{label}: {percent(result.before)} before fine-tuning, {percent(result.after)} after"
+    before, after = shown(result.before, metric), shown(result.after, metric)
+    return f"{label}: {before} before fine-tuning, {after} after"

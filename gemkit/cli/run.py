@@ -34,6 +34,7 @@ from gemkit.cli.options import (
     seed_option,
     world_options,
 )
+from gemkit.cli.task import metric_option, with_objective
 from gemkit.core.text import number_of
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ training_options = bundle(
 @world_options("conv4", "digits")
 @network_options
 @training_options
+@metric_option
 @seed_option(0)
 @option(
     "Training",
@@ -174,6 +176,7 @@ def run(
     chosen = sorted_options(options) | {"settings": settings_of(world, plugins, **others)}
     if preset is not None:
         chosen = with_preset(registry.preset(preset).thing, chosen, given)
+    chosen = with_objective(registry, chosen, typed=given("objective"))
     config = config_of(registry, **chosen)
     training = options["training"]
     ignored = partial(

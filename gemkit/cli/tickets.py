@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gemkit.runs.setup import Setup
     from gemkit.tickets.ticket import Ticket
     from gemkit.training.plan import Runtime
+    from gemkit.training.task import Task
 
 FOUND = "ticket.safetensors"
 TRAINED = "finetuned.safetensors"
@@ -112,6 +113,7 @@ def rebuild(
     seed: int,
     runtime: Runtime,
     fabric: Fabric,
+    task: Task,
 ) -> Setup:
     """Build the network and load the data that a ticket names, or those given instead.
 
@@ -130,6 +132,7 @@ def rebuild(
         data_dir=world["data_dir"],
         download=world["download"],
         build=partial(network_of, ticket, model, typed=world["model"] is not None),
+        task=task,
     )
 
 
@@ -140,11 +143,13 @@ def rebuild_on_cpu(
     from gemkit.cli.configure import sort_fields
     from gemkit.runs.setup import open_fabric
     from gemkit.training.plan import Runtime
+    from gemkit.training.task import task_of
 
     runtime = Runtime(device="cpu")
     own = sort_fields(fields, ("model", "dataset"))
     registry, seed = load_registry(plugins), ticket.info.seed
-    return rebuild(ticket, registry, world, own, seed, runtime, open_fabric(runtime))
+    task = task_of(ticket.info, registry)
+    return rebuild(ticket, registry, world, own, seed, runtime, open_fabric(runtime), task)
 
 
 def parts_of(

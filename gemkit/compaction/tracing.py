@@ -14,7 +14,7 @@ from gemkit.core.errors import CompactionError
 from gemkit.core.tensors import seeded
 from gemkit.models.blocks import Subsample
 
-Shape = tuple[int, int, int]
+Shape = tuple[int, ...]
 _LEAVES = (
     nn.Conv2d,
     nn.Linear,

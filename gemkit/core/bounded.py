@@ -9,6 +9,7 @@ from gemkit.core.density import density_from
 from gemkit.core.limits import (
     MAX_CLASSES,
     MAX_DEPTH,
+    MAX_DIMENSIONS,
     MAX_IMAGE_VALUES,
     MAX_NAME_LENGTH,
     MAX_SEED,
@@ -16,8 +17,8 @@ from gemkit.core.limits import (
 )
 
 
-def _check_image(shape: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Refuse the shape of an image that is too large."""
+def _check_image(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Refuse the shape of an input that is too large."""
     if math.prod(shape) > MAX_IMAGE_VALUES:
         raise ValueError(f"an image may have {MAX_IMAGE_VALUES:,} values, not {math.prod(shape):,}")
     return shape
@@ -54,4 +55,8 @@ WrittenDensity = Annotated[Density, BeforeValidator(_read_percentage)]
 """A density that people write: a number, or a text such as `5%`."""
 Name = Annotated[str, Field(max_length=MAX_NAME_LENGTH)]
 Spec = Annotated[dict[str, JsonValue], AfterValidator(_check_json)]
-ImageShape = Annotated[tuple[PositiveInt, PositiveInt, PositiveInt], AfterValidator(_check_image)]
+ImageShape = Annotated[
+    tuple[PositiveInt, ...],
+    Field(min_length=1, max_length=MAX_DIMENSIONS),
+    AfterValidator(_check_image),
+]

@@ -41,18 +41,28 @@ class StepEnded:
 
 @dataclass(frozen=True)
 class EpochEnded:
-    """An epoch is done: training loss, validation accuracy and the density of the current mask.
+    """An epoch is done: training loss, validation metric and the density of the current mask.
 
-    `epoch` counts from 1 within the phase; rewinding does not reset it.
+    `epoch` counts from 1 within the phase; rewinding does not reset it. `value` is that of the
+    run's metric, and also called `accuracy` where that is the metric.
     """
 
     phase: Phase
     epoch: int
     loss: float
-    accuracy: float
+    value: float
     density: float
     lr: float
     seconds: float
+    metric: str = "accuracy"
+    higher_is_better: bool = True
+
+    @property
+    def accuracy(self) -> float:
+        """The validation accuracy, where that is the metric of the run."""
+        if self.metric != "accuracy":
+            raise AttributeError(f"this run measures '{self.metric}', not accuracy; read `value`")
+        return self.value
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What a score may look at: the weights, what is still alive, batches, and a harmless forward."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,11 +11,16 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gemkit.core.errors import DataError, ImportanceError
-from gemkit.core.tensors import Tensors, call_with, seeded
+from gemkit.core.tensors import Tensors, as_input, call_with, seeded
 from gemkit.core.text import number_of
 
 Batch = tuple[Tensor, Tensor]
 """Images and their labels, on the device of the network."""
+
+
+def cross_entropy(outputs: Tensor, batch: Batch) -> Tensor:
+    """Return the mean cross-entropy of a batch."""
+    return F.cross_entropy(outputs, batch[1])
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,8 @@ class Probe:
     `alive` tells which may still be used. `batches` are all meant to be used, in order, and
     `shape` is that of one input. `rng` is the score's own stream of random numbers. `scores` is
     empty unless they are learned. `density` is what the freeze that asks will keep, for the few
-    scores that depend on it, and `turn` counts the freezes before it.
+    scores that depend on it, and `turn` counts the freezes before it. `objective` is the loss of
+    outputs and a batch that the run minimizes, and `classes` tells whether targets are classes.
     """
 
     model: nn.Module
@@ -50,6 +56,8 @@ class Probe:
     shape: tuple[int, ...] | None = None
     density: float = 0.05
     turn: int = 0
+    objective: Callable[[Tensor, Batch], Tensor] = cross_entropy
+    classes: bool = True
 
     def leaves(self, *, rest: bool = False) -> Tensors:
         """Copy the weights to differentiate by them, in single precision at least.
@@ -97,7 +105,7 @@ class Probe:
             sdpa_kernel(SDPBackend.MATH),
             torch.random.fork_rng(devices),
         ):
-            output: Tensor = call_with(self.model, {**state, **tensors}, x.to(like))
+            output: Tensor = call_with(self.model, {**state, **tensors}, as_input(x, like))
         return output
 
     def loss(
@@ -109,15 +117,15 @@ class Probe:
         temperature: float = 1.0,
         dense: bool = False,
     ) -> Tensor:
-        """Return the mean cross-entropy of batch number `turn`, logits divided by the temperature.
+        """Return the loss of batch number `turn`, by the objective of the run.
 
-        Batches are used over again when there are no more. The same turn always meets the same
-        dropout, so that a pass can be repeated. What is not alive counts as zero and gets no
-        gradient, unless `dense` is true.
+        Logits of classes are divided by the temperature. Batches are used over again when there are
+        no more. The same turn always meets the same dropout, so that a pass can be repeated. What
+        is not alive counts as zero and gets no gradient, unless `dense` is true.
         """
         if not self.batches:
             raise ImportanceError("this score is measured on data: give it at least one batch")
-        images, labels = self.batches[turn % len(self.batches)]
+        batch = images, labels = self.batches[turn % len(self.batches)]
         living = {
             name: tensor * self.alive[name] if name in self.alive and not dense else tensor
             for name, tensor in tensors.items()
@@ -125,8 +133,10 @@ class Probe:
         with seeded(turn, images.device):
             logits = self.forward(living, images, training=training)
         try:
-            return F.cross_entropy(logits / temperature, labels)
+            return self.objective(logits / temperature if self.classes else logits, batch)
         except IndexError as error:  # as it is told on the CPU, where looking costs nothing
+            if not self.classes or logits.ndim < 2:
+                raise
             where = f"batch {turn % len(self.batches)}"
             raise no_output(where, int(labels.max()), logits.shape[1]) from error
 

@@ -42,6 +42,19 @@ def call_with(model: nn.Module, tensors: Tensors, *inputs: Tensor) -> Any:  # no
     return functional_call(model, given, inputs, tie_weights=False)
 
 
+def as_input(inputs: Tensor, like: Tensor) -> Tensor:
+    """Return inputs on the device and in the number format of a network's tensor.
+
+    Integers stay integers: they are indices, such as tokens.
+    """
+    return inputs.to(like.device) if is_index(inputs) else inputs.to(like)
+
+
+def is_index(inputs: Tensor) -> bool:
+    """Whether inputs are indices, such as tokens, rather than values."""
+    return inputs.dtype in (torch.int32, torch.int64)
+
+
 def aligned(tensor: Tensor, like: Tensor) -> Tensor:
     """Return a tensor with the strides of `like`; copy only if needed.
 

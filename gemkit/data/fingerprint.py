@@ -50,7 +50,12 @@ class Fingerprint(BaseModel):
 
     model_config = _STRICT
 
-    classes: int = Field(ge=1, description="number of classes")
+    classes: int | None = Field(
+        default=None,
+        ge=1,
+        exclude_if=lambda classes: classes is None,  # TOML has no word for it
+        description="number of classes, if targets are classes",
+    )
     names: str = Field(max_length=64, description="SHA-256 of the class names; empty if unnamed")
     train: SplitFingerprint
     validation: SplitFingerprint
@@ -60,7 +65,8 @@ class Fingerprint(BaseModel):
         """List the differences; content is compared only if counts and class names agree."""
         found = []
         if self.classes != now.classes:
-            found.append(f"{number_of(now.classes, 'class', 'classes')} instead of {self.classes}")
+            now_has = number_of(now.classes, "class", "classes") if now.classes else "no classes"
+            found.append(f"{now_has} instead of {self.classes or 'none'}")
         elif self.names != now.names:
             found.append("the class names differ")
         pairs = [(word, getattr(self, name), getattr(now, name)) for name, word in SPLITS.items()]
@@ -86,7 +92,7 @@ def check_same(then: Fingerprint | None, now: Fingerprint, whose: str, way_out: 
 
 
 def fingerprint_of(
-    classes: int, names: Sequence[str], sources: Mapping[str, _Source]
+    classes: int | None, names: Sequence[str], sources: Mapping[str, _Source]
 ) -> Fingerprint:
     """Return the fingerprint of a data set; `sources` are its splits by name."""
     text = "\0".join(names).encode("utf-8", "surrogateescape")

@@ -16,20 +16,22 @@ import torch
 from torch import Tensor
 
 from gemkit.core.errors import DataError
+from gemkit.core.tensors import is_index
 from gemkit.core.text import number_of
 from gemkit.data.augment import crop_and_flip
+from gemkit.data.checks import problems_of
 from gemkit.data.fingerprint import SPLITS, Fingerprint, fingerprint_of, tensor_digest
 from gemkit.data.sampler import EpochSampler
-from gemkit.data.splits import channel_statistics, split_stratified
+from gemkit.data.splits import channel_statistics, split_stratified, strata
 
 __all__ = ["Data", "Pair", "Source", "TensorSource", "channel_statistics", "split_stratified"]
 
 Pair = tuple[Tensor, Tensor]
-"""Images and their labels."""
+"""Inputs and their targets, for example images and labels."""
 
 
 class Source(Protocol):
-    """A fixed set of labelled images, read in batches."""
+    """A fixed set of inputs with targets, read in batches."""
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -62,18 +64,19 @@ class Source(Protocol):
         ...
 
     def targets(self) -> Tensor:
-        """Return the label of every sample, in order."""
+        """Return the target of every sample, in order: the number of a class, or others."""
         ...
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TensorSource:
-    """Images [N, C, H, W] and labels [N], held on the device of the batches.
+    """Inputs [N, ...] and targets, held on the device of the batches.
 
-    uint8 images are normalised to `(image / peak - mean) / std`; floating-point images are only
-    cast to float32. Augmentation crops every sample at random after zero-padding it by `pad` and,
-    with `flip`, mirrors it left to right with probability 1/2. `mark` replaces the hash of the
-    images in a fingerprint.
+    uint8 images [N, C, H, W] are normalised to `(image / peak - mean) / std`; floating-point inputs
+    are only cast to float32, and int64 ones, which are indices such as tokens, are left alone.
+    Targets are int64 labels of classes, or bool or floating-point tensors [N, ...]. Augmentation
+    crops every image at random after zero-padding it by `pad` and, with `flip`, mirrors it left to
+    right with probability 1/2. `mark` replaces the hash of the images in a fingerprint.
     """
 
     images: Tensor
@@ -86,7 +89,8 @@ class TensorSource:
     mark: str = ""
 
     def __post_init__(self) -> None:
-        problems = _problems(self)
+        how = {name: getattr(self, name) for name in ("mean", "std", "peak", "pad", "flip")}
+        problems = problems_of(self.images, self.labels, **how)
         if problems:
             raise DataError("these images and labels cannot be used: " + "; ".join(problems))
 
@@ -108,7 +112,7 @@ class TensorSource:
         return replace(self, images=self.images.to(device), labels=self.labels.to(device))
 
     def targets(self) -> Tensor:
-        """Return the label of every sample, in order."""
+        """Return the target of every sample, in order."""
         return self.labels
 
     def digest(self) -> str:
@@ -137,8 +141,9 @@ class TensorSource:
 
     @cached_property
     def _scale_and_shift(self) -> Tensor:
-        channels = self.images.shape[1]
-        return scale_and_shift(self.mean, self.std, self.peak, channels).to(self.images.device)
+        channels, sizes = self.images.shape[1], self.images.ndim - 2
+        scales = scale_and_shift(self.mean, self.std, self.peak, channels)
+        return scales.view(2, channels, *[1] * sizes).to(self.images.device)
 
 
 def transform(images: Tensor, draws: Tensor | None, pad: int, scale_and_shift: Tensor) -> Tensor:
@@ -147,6 +152,8 @@ def transform(images: Tensor, draws: Tensor | None, pad: int, scale_and_shift: T
         images = crop_and_flip(images, draws, pad)
     if images.is_floating_point():
         return images.float()
+    if is_index(images):
+        return images
     scale, shift = scale_and_shift
     return images.float().mul_(scale).add_(shift)
 
@@ -160,36 +167,6 @@ def scale_and_shift(
     return torch.stack([1 / (peak * stds), -means / stds]).float().view(2, -1, 1, 1)
 
 
-def _problems(source: TensorSource) -> list[str]:
-    """List everything that is wrong with a source."""
-    images, labels, shape = source.images, source.labels, list(source.images.shape)
-    if len(shape) != 4 or 0 in shape:
-        return [f"images must be non-empty [samples, channels, height, width], not {shape}"]
-    count, channels, floats = shape[0], shape[1], images.is_floating_point()
-    statistics = {len(source.mean), len(source.std)}
-    checks = [
-        (
-            floats or images.dtype == torch.uint8,
-            f"images must be uint8 or float, not {images.dtype}",
-        ),
-        (labels.dtype == torch.int64, f"labels must be int64, not {labels.dtype}"),
-        (
-            list(labels.shape) == [count],
-            f"for {number_of(count, 'image')} give {number_of(count, 'label')}, not labels of "
-            f"shape {list(labels.shape)}",
-        ),
-        (bool((labels >= 0).all()), "labels count from 0, and some are negative"),
-        (
-            statistics == {0} or (statistics == {channels} and not floats),
-            f"mean and std need {channels} values for uint8 images, one per channel, and none for "
-            "float images, which are not normalised",
-        ),
-        (min((*source.std, source.peak)) > 0, "std and peak must be above 0"),
-        (source.pad >= 0, f"pad must be 0 or more, not {source.pad}"),
-    ]
-    return [message for valid, message in checks if not valid]
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Data:
     """A data set with its train, validation and test split."""
@@ -198,11 +175,15 @@ class Data:
     train: Source
     validation: Source
     test: Source
-    classes: int
-    shape: tuple[int, int, int]
+    classes: int | None
+    """The number of classes; None where targets are others, such as several labels or values."""
+    shape: tuple[int, ...]
+    """The shape of one input."""
     class_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.classes is None:
+            return
         for split in SPLITS:
             highest = int(getattr(self, split).targets().max())
             if highest >= self.classes:
@@ -214,7 +195,8 @@ class Data:
     def __repr__(self) -> str:
         counts = ", ".join(f"{len(getattr(self, split)):,} {split}" for split in SPLITS)
         shape = "×".join(map(str, self.shape))
-        return f"Data('{self.name}': {counts}; {self._classes()}, images of {shape})"
+        kind = "images" if len(self.shape) == 3 else "inputs"
+        return f"Data('{self.name}': {counts}; {self._classes()}, {kind} of {shape})"
 
     @cached_property
     def fingerprint(self) -> Fingerprint:
@@ -223,7 +205,20 @@ class Data:
         return fingerprint_of(self.classes, self.class_names, sources)
 
     def _classes(self) -> str:
+        if self.classes is None:
+            shape = "×".join(map(str, self.train.targets().shape[1:]))
+            return f"targets of {shape}" if shape else "a target"
         return number_of(self.classes, "class", "classes")
+
+    @property
+    def indices(self) -> bool:
+        """Whether inputs are indices, such as tokens, rather than values."""
+        return isinstance(self.train, TensorSource) and is_index(self.train.images)
+
+    def blank(self, count: int) -> Tensor:
+        """Return so many inputs of zeros."""
+        dtype = torch.int64 if self.indices else torch.float32
+        return torch.zeros(count, *self.shape, dtype=dtype)
 
     def to(self, device: torch.device) -> Data:
         """Return this data set with its batches on the device."""
@@ -243,9 +238,11 @@ class Data:
         class_names: tuple[str, ...] = (),
         name: str = "custom",
     ) -> Data:
-        """Make a data set from (images, labels) pairs of tensors or NumPy arrays.
+        """Make a data set from (inputs, targets) pairs of tensors or NumPy arrays.
 
-        uint8 images are normalised, floating-point images are not. Without `validation`, a tenth
+        uint8 images are normalised, floating-point inputs are not; int64 inputs are indices. int64
+        targets are labels of classes; bool and floating-point targets of any shape are several
+        labels or values, for an objective such as "binary" or "mse". Without `validation`, a tenth
         of train is held out, stratified by class. Class names only matter for the fingerprint.
         """
         train, test = _as_tensors(name, "train", train), _as_tensors(name, "test", test)
@@ -253,7 +250,7 @@ class Data:
             validation = _as_tensors(name, "validation", validation)
         _make_source(name, "train", train)
         if validation is None:
-            chosen = split_stratified(train[1], (9, 1), seed=0)
+            chosen = split_stratified(strata(train[1]), (9, 1), seed=0)
             train, validation = ((train[0][part], train[1][part]) for part in chosen)
         mean, std = channel_statistics(train[0])
         pairs = {"train": train, "validation": validation, "test": test}
@@ -261,10 +258,15 @@ class Data:
         shapes = {split: tuple(images.shape[1:]) for split, (images, _) in pairs.items()}
         if len(set(shapes.values())) > 1:
             raise DataError(f"data set '{name}': its splits differ in image shape: {shapes}")
-        if classes is None:
+        rows = {split: tuple(targets.shape[1:]) for split, (_, targets) in pairs.items()}
+        kinds = {str(targets.dtype) for _, targets in pairs.values()}
+        if len(set(rows.values())) > 1 or len(kinds) > 1:
+            raise DataError(
+                f"data set '{name}': its splits differ in their targets: {rows}, {sorted(kinds)}"
+            )
+        if classes is None and train[1].dtype == torch.int64:
             classes = 1 + max(int(labels.max()) for _, labels in pairs.values())
-        channels, height, width = shapes["train"]
-        shape = (channels, height, width)
+        shape = shapes["train"]
         return cls(name=name, **sources, classes=classes, shape=shape, class_names=class_names)
 
 

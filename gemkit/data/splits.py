@@ -30,6 +30,13 @@ def split_stratified(labels: Tensor, sizes: Sequence[float], seed: int) -> list[
     return [*parts, rest.sort().values]
 
 
+def strata(targets: Tensor) -> Tensor:
+    """Return what to stratify a split by: labels of classes, and nothing for other targets."""
+    if targets.dtype == torch.int64 and targets.ndim == 1:
+        return targets
+    return torch.zeros(len(targets), dtype=torch.int64)
+
+
 def make_splits(
     labels: Tensor, groups: Mapping[str, Tensor], *, full: bool = False, limit: int | None = None
 ) -> dict[str, Tensor]:
@@ -72,7 +79,7 @@ def channel_statistics(
     They are computed from a histogram, so the order of the images does not matter. A constant
     channel gets standard deviation 1. Floating-point images have none: ().
     """
-    if images.is_floating_point():
+    if images.dtype != torch.uint8:
         return (), ()
     values = torch.arange(256, dtype=torch.float64) / peak
     mean, std = [], []

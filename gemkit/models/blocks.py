@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gemkit.core.errors import DataError
 from gemkit.models.part import ModelPart
 
-Shape = tuple[int, int, int]
+Shape = tuple[int, ...]
 
 
 class PlainNet(ModelPart):
@@ -76,6 +76,8 @@ class Subsample(nn.Module):
 
 def require_size(model: str, shape: Shape, least: int) -> None:
     """Refuse images that are too small for the poolings and strides of a network."""
+    if len(shape) != 3:
+        raise DataError(f"model '{model}' takes images, not inputs of shape {list(shape)}")
     _, height, width = shape
     if min(height, width) < least:
         raise DataError(

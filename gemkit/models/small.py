@@ -1,5 +1,6 @@
 """Small networks for demos, tests and tutorials."""
 
+from math import prod
 from typing import ClassVar
 
 from pydantic import Field
@@ -45,11 +46,10 @@ class LeNet300(ModelPart):
     bias: bool = _BIAS
 
     def build(self, shape: Shape, classes: int) -> nn.Module:
-        """Build the network for images of (channels, height, width)."""
-        channels, height, width = shape
+        """Build the network for inputs of any shape."""
         return sequential(
             flatten=nn.Flatten(),
-            fc1=nn.Linear(channels * height * width, 300, bias=self.bias),
+            fc1=nn.Linear(prod(shape), 300, bias=self.bias),
             relu1=nn.ReLU(),
             fc2=nn.Linear(300, 100, bias=self.bias),
             relu2=nn.ReLU(),

@@ -55,13 +55,15 @@ def _best(importance: Tensors, alive: Tensors) -> Tensors:
 
 
 @torch.no_grad()
-def is_cut(model: nn.Module, mask: Tensors, shape: tuple[int, int, int]) -> bool:
+def is_cut(
+    model: nn.Module, mask: Tensors, shape: tuple[int, ...], *, indices: bool = False
+) -> bool:
     """Tell whether the mask leaves no path from the network's input to its output.
 
     What the weights are does not matter, so positive ones take their place, biases and running
     means vanish, and scales become 1: a signal can then neither cancel out nor drown in a constant.
-    There is a path if and only if two different inputs give different outputs. A frozen weight
-    without a mask counts as dense.
+    There is a path if and only if two different inputs give different outputs; where inputs are
+    `indices`, these are 0 and 1. A frozen weight without a mask counts as dense.
     """
     rng, dense = generator(0, "paths"), set(frozen_names(model)) - set(mask)
     like, kept_of = next(iter(mask.values())), dict(zip(mask, counts(mask), strict=True))
@@ -85,8 +87,11 @@ def is_cut(model: nn.Module, mask: Tensors, shape: tuple[int, int, int]) -> bool
             stand_in[name] = torch.zeros_like(buffer)
         elif name.endswith("running_var"):
             stand_in[name] = torch.ones_like(buffer)
-    images = torch.stack([positive(shape), 3 * positive(shape)])
-    images = images.to(next(model.parameters()).dtype)
+    if indices:
+        images = torch.stack([torch.zeros(shape), torch.ones(shape)]).long().to(like.device)
+    else:
+        images = torch.stack([positive(shape), 3 * positive(shape)])
+        images = images.to(next(model.parameters()).dtype)
     with in_mode(model, training=False):
         one, other = call_with(model, stand_in, images).float()
     return bool((one - other).abs().amax() <= 1e-4 * torch.maximum(one.abs(), other.abs()).amax())

@@ -9,7 +9,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import nn
 
-from gemkit.core.errors import OptionError
+from gemkit.core.errors import OptionError, TicketError
 from gemkit.core.tensors import Tensors, seeded
 from gemkit.data.source import Data
 from gemkit.pruning.masked import MaskedNet
@@ -17,11 +17,12 @@ from gemkit.tickets.ticket import Ticket
 from gemkit.training.best import Best
 from gemkit.training.checkpointer import Checkpointer
 from gemkit.training.device import make_fabric, place
-from gemkit.training.evaluation import accuracy
-from gemkit.training.labels import check_labels
+from gemkit.training.evaluation import measure
+from gemkit.training.labels import check_targets
 from gemkit.training.loop import Listener, Phase, Training
 from gemkit.training.optimizers import check_optimizer
 from gemkit.training.plan import Plan, Runtime
+from gemkit.training.task import Task
 from gemkit.training.trainer import Trainer
 
 
@@ -37,22 +38,26 @@ def finetune(
     observers: Sequence[Listener] = (),
     fabric: Fabric | None = None,
     checkpointer: Checkpointer | None = None,
+    task: Task | None = None,
 ) -> Ticket:
     """Train the ticket's weights in a copy of `model`; the mask holds to the last step.
 
     With `select="best"` in the plan, the weights of the best epoch are kept.
     `epochs` overrides those of the plan; the seed is the ticket's own unless another is given.
+    The `task` says what is minimized and measured; the ticket records it.
     """
     seed = ticket.info.seed if seed is None else seed
-    phase = Phase("finetune", data, seed, runtime or Runtime(), observers, fabric, checkpointer)
+    task = task or _usual(ticket)
+    where = runtime or Runtime()
+    phase = Phase("finetune", data, seed, where, observers, fabric, checkpointer, task)
     plan = finetune_plan((plan or Plan()).lasting(epochs))
     with seeded(seed, phase.fabric.device):
         own = ticket.apply(copy.deepcopy(model))
-        check_labels(own, data)
+        check_targets(own, data, task)
         net = MaskedNet(place(own, phase.fabric, phase.runtime), list(ticket.mask))
         net.freeze_({name: mask.to(phase.fabric.device) for name, mask in ticket.mask.items()}, {})
         whole = range(plan.epochs * phase.steps_per_epoch(plan))
-        trainer = Trainer(net, plan, phase.fabric, phase.runtime)
+        trainer = Trainer(net, plan, phase.fabric, phase.runtime, task.objective)
         best = {"best": Best(net)} if plan.select == "best" else {}
         phase.observers = [*phase.observers, *best.values()]
         training = Training(phase, trainer, [whole])
@@ -65,9 +70,18 @@ def finetune(
         for name, mask in ticket.mask.items()
     }
     trained = state_of(net, weights)
-    return replace(
-        ticket, state=trained, info=ticket.info.model_copy(update={"stage": "finetuned"})
-    )
+    changes = {"stage": "finetuned", "objective": None, "metric": None} | task.to_data()
+    return replace(ticket, state=trained, info=ticket.info.model_copy(update=changes))
+
+
+def _usual(ticket: Ticket) -> Task:
+    """Return the usual task; a ticket that records another one needs to be given it."""
+    if ticket.info.objective is not None or ticket.info.metric is not None:
+        raise TicketError(
+            "this ticket records an objective or a metric of its own; give it as `task`, or use "
+            "gemkit.finetune and gemkit.evaluate, which look it up"
+        )
+    return Task()
 
 
 def evaluate(
@@ -78,15 +92,17 @@ def evaluate(
     split: Literal["train", "validation", "test"] = "test",
     runtime: Runtime | None = None,
     fabric: Fabric | None = None,
+    task: Task | None = None,
 ) -> float:
-    """Measure the accuracy of what is in the ticket, on one split of the data."""
+    """Measure what is in the ticket, on one split of the data, by the metric of the task."""
+    task = task or _usual(ticket)
     runtime = runtime or Runtime()
     fabric = fabric or make_fabric(runtime)
     own = ticket.apply(copy.deepcopy(model))
-    check_labels(own, data, [split])
+    check_targets(own, data, task, [split])
     own = place(own, fabric, runtime)
     module = fabric.setup_module(own, move_to_device=False)
-    return accuracy(module, getattr(data, split).to(fabric.device), fabric, data.classes)
+    return measure(module, getattr(data, split).to(fabric.device), fabric, task)
 
 
 def finetune_plan(plan: Plan, *, score_lr: float | None = None) -> Plan:

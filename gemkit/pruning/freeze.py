@@ -257,6 +257,7 @@ class Freezer:
             self.trainer.plan.batch_size,
             seed=self.phase.seed,
             turn=len(self.history),
+            classes=self.phase.task.has_classes(self.phase.data),
         )
         # Copies, so that a score that works in place harms nobody but itself.
         probe = Probe(
@@ -269,6 +270,8 @@ class Freezer:
             shape=self.phase.data.shape,
             density=density,
             turn=len(self.history),
+            objective=self.phase.task.loss_of(self.net.model),
+            classes=self.phase.task.has_classes(self.phase.data),
         )
         importance = measure(scores, probe)
         if self.phase.fabric.world_size > 1:  # a GPU may compute other last bits than another

@@ -60,7 +60,7 @@ class Guard:
         """Report layers without weights, and a mask that leaves no path through the network."""
         if empty := empty_layers(mask):
             what = f"{some(empty, 3)} lost every weight"
-        elif is_cut(self.net.model, mask, self.phase.data.shape):
+        elif is_cut(self.net.model, mask, self.phase.data.shape, indices=self.phase.data.indices):
             what = "no path leads from input to output any more"
         else:
             return
@@ -92,7 +92,8 @@ class Guard:
         data, seed = self.phase.data.train, self.phase.seed
         size = max(_FEWEST, self.plan.batch_size)
         batch, *_ = draw(data, Wanted(1), size, seed=seed, turn=0)
-        return trace(self.net.model, list(self.net.parameters), batch)
+        loss = self.phase.task.loss_of(self.net.model)
+        return trace(self.net.model, list(self.net.parameters), batch, loss)
 
     def _no_signal(self) -> str:
         """Say why a search would mean nothing, and what to do about it."""

@@ -8,7 +8,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import nn
 
-from gemkit.core.errors import OptionError, some
+from gemkit.core.errors import FitError, OptionError, some
 from gemkit.core.events import Noted
 from gemkit.core.limits import check_seed
 from gemkit.core.prunable import frozen_names
@@ -30,9 +30,10 @@ from gemkit.tickets.apply import ties_of
 from gemkit.tickets.ticket import Ticket, TicketInfo
 from gemkit.training.checkpointer import Checkpointer
 from gemkit.training.device import place
-from gemkit.training.labels import check_labels
+from gemkit.training.labels import check_targets
 from gemkit.training.loop import Listener, Phase, Training
 from gemkit.training.plan import CollapsePolicy, Plan, Runtime
+from gemkit.training.task import Task
 from gemkit.training.trainer import Trainer
 
 _SCORE_LR_ADAM = 0.01
@@ -65,6 +66,7 @@ def search(
     on_ticket: Callable[[Ticket], None] | None = None,
     checkpointer: Checkpointer | None = None,
     prune_frozen: bool = False,
+    task: Task | None = None,
 ) -> Ticket:
     """Find a ticket of `density` in a copy of `model`, following the recipe.
 
@@ -72,10 +74,12 @@ def search(
     trained between freezes, `on_ticket` is called after every freeze, the last one included, with
     the ticket of that density. A `checkpointer` saves the search and resumes it.
     Frozen parameters (`requires_grad=False`) keep their values, and are pruned only with
-    `prune_frozen`.
+    `prune_frozen`. The `task` says what scores and training minimize, and what is measured; where
+    the recipe has an objective of its own, training minimizes that.
     """
     check_seed(seed)
-    phase = Phase("search", data, seed, runtime or Runtime(), observers, fabric, checkpointer)
+    phase = Phase("search", data, seed, runtime or Runtime(), observers, fabric, checkpointer, task)
+    _check_objective(recipe, phase)
     plan = search_plan(recipe, plan or Plan(), data)
     target = recipe.density or density
     per_epoch = phase.steps_per_epoch(plan)
@@ -87,7 +91,8 @@ def search(
         check_shares(recipe, net.effective, net.alive, target, on_collapse)
         guard = Guard(recipe, net, phase, plan, on_collapse)
         guard.check_start(freezes)
-        trainer = Trainer(net, plan, phase.fabric, phase.runtime, recipe.objective)
+        objective = recipe.objective or phase.task.objective
+        trainer = Trainer(net, plan, phase.fabric, phase.runtime, objective)
         freezer = Freezer(recipe, trainer, phase, guard)
         learns = isinstance(recipe.scores, LearnedScores)
         if learns and not ways[-1] and not recipe.rounding.soft:
@@ -137,6 +142,17 @@ def search_plan(recipe: Recipe, plan: Plan, data: Data) -> Plan:
     return plan.decided(lr=lr, weight_decay=recipe.scores.default_weight_decay)
 
 
+def _check_objective(recipe: Recipe, phase: Phase) -> None:
+    """Refuse a recipe whose own objective is not for the targets of the task."""
+    own, targets = recipe.objective, phase.task.objective.targets
+    if own is not None and own.targets not in ("any", targets) and targets != "any":
+        raise FitError(
+            f"pruner '{recipe.pruner}': its search minimizes '{own.name}', which is for "
+            f"{own.targets}, but the targets of objective '{phase.task.objective.name}' are "
+            f"{targets}; choose another pruner, or leave the recipe's objective out"
+        )
+
+
 def _prepare(
     recipe: Recipe, model: nn.Module, phase: Phase, prune_frozen: bool, steps: int, target: float
 ) -> MaskedNet:
@@ -147,7 +163,7 @@ def _prepare(
     drawn = recipe.init.draw(weights, generator(phase.seed, "weights"))
     for name, weight in list(weights.items()):
         weight.copy_(drawn.pop(name))  # one copy less in memory, layer by layer
-    check_labels(own, phase.data)
+    check_targets(own, phase.data, phase.task)
     own = place(own, phase.fabric, phase.runtime)
     if isinstance(recipe.scores, LearnedScores):
         rng = generator(phase.seed, "scores")
@@ -194,5 +210,6 @@ def _ticket(
         on_collapse=freezer.on_collapse,
         prune_frozen=prune_frozen,
         tied=ties_of(net.model.state_dict(keep_vars=True)),
+        **phase.task.to_data(),
     )
     return Ticket(mask=on_cpu(mask), state=state_of(net, net.weights), info=info)

@@ -5,18 +5,17 @@ built so that it does not: a residual block that ends in a norm of scale 0 passe
 head of zeros passes no gradient back. One batch shows it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gemkit.core.errors import ModelError, some
-from gemkit.core.probe import Batch, in_mode
+from gemkit.core.probe import Batch, cross_entropy, in_mode
 from gemkit.core.prunable import weights_of
-from gemkit.core.tensors import Tensors, call_with, names_where, parameters_of, seeded
+from gemkit.core.tensors import Tensors, as_input, call_with, names_where, parameters_of, seeded
 
 _FAINT = 1e-4
 """A layer is faint if |w · ∂L/∂w| is this much smaller than in the largest layer, both in sum and
@@ -56,15 +55,19 @@ class Signal:
         return ["the output is the same for every image", *lines] if self.constant else lines
 
 
-def trace(model: nn.Module, names: Sequence[str], batch: Batch) -> Signal:
+def trace(
+    model: nn.Module,
+    names: Sequence[str],
+    batch: Batch,
+    objective: Callable[[Tensor, Batch], Tensor] = cross_entropy,
+) -> Signal:
     """Pass one batch forward and back; the model is left as it was.
 
     Norms use the statistics of the batch, as in training. Dropout and stochastic depth are off,
     because they would cut off layers by chance.
     """
     parameters = parameters_of(model, names)
-    images, labels = batch
-    images = images.to(next(iter(parameters.values())))
+    images = as_input(batch[0], next(iter(parameters.values())))
     state = {name: parameter.detach() for name, parameter in model.named_parameters()}
     leaves = {name: parameters[name].detach().requires_grad_() for name in names}
     blind: Tensors = {}
@@ -83,7 +86,7 @@ def trace(model: nn.Module, names: Sequence[str], batch: Batch) -> Signal:
             )
         if not output.requires_grad:
             return Signal(unused=tuple(names))
-        loss = F.cross_entropy(output.float(), labels)
+        loss = objective(output.float(), (images, batch[1]))
         found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
     gradients = {name: own for name, own in zip(leaves, found, strict=True) if own is not None}
     still = {name: ~own.any() for name, own in gradients.items()}

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gemkit.report.tables import facts, percent
+from gemkit.report.tables import facts, shown
 
 
 def result_text(result: Mapping[str, Any], next_command: str) -> str:
-    """Return density, accuracy, time and files of a run, and a command to try next."""
+    """Return density, metric, time and files of a run, and a command to try next."""
     kept, alive, prunable = result["kept"], result["alive"], result["prunable"]
     rows = {
         "density": f"{result['density']:.4f}: {kept:,} of {prunable:,} weights kept, "
@@ -15,9 +15,11 @@ def result_text(result: Mapping[str, Any], next_command: str) -> str:
     }
     if alive not in (None, kept):
         rows["alive"] = f"{alive / prunable:.4f}: {alive:,} weights never frozen"
+    metric = result.get("metric", "accuracy")
+    values = [result.get(when, result.get(f"accuracy_{when}")) for when in ("before", "after")]
+    before, after = (shown(value, metric) for value in values)
     rows |= {
-        "accuracy": f"{percent(result['accuracy_before'])} before fine-tuning, "
-        f"{percent(result['accuracy_after'])} after (test)",
+        metric: f"{before} before fine-tuning, {after} after (test)",
         "time": f"{result['seconds']:.1f} s, of which {result['seconds_search']:.1f} s to search",
         "files": result["run_dir"],
         "ticket": result["ticket"],

@@ -7,40 +7,51 @@ from gemkit.core.text import number_of
 from gemkit.report.tables import text_table
 from gemkit.sanity.trials import TICKET, Trial
 from gemkit.sanity.verdicts import Summary, Verdict
+from gemkit.training.metrics import ACCURACY, Metric
 
 
-def verdict_table(trials: Sequence[Trial], judged: Sequence[Verdict]) -> str:
-    """Show density, accuracy and verdict of a ticket and its controls."""
+def verdict_table(
+    trials: Sequence[Trial], judged: Sequence[Verdict], metric: Metric = ACCURACY
+) -> str:
+    """Show density, metric and verdict of a ticket and its controls."""
     by_check: dict[str, list[Trial]] = {}
     for trial in trials:
         by_check.setdefault(trial.check, []).append(trial)
-    rows = [_row(by_check[TICKET], None), *(_row(by_check[one.check], one) for one in judged)]
-    header = ("", "density", "before", "after", "drop", "95 % interval", "seeds", "verdict")
+    rows = [
+        _row(by_check[TICKET], None, metric),
+        *(_row(by_check[one.check], one, metric) for one in judged),
+    ]
+    worse = "drop" if metric.higher_is_better else "rise"
+    header = ("", "density", "before", "after", worse, "95 % interval", "seeds", "verdict")
     return text_table(header, rows, numbers=(1, 2, 3, 4, 5, 6))
 
 
-def _row(trials: Sequence[Trial], verdict: Verdict | None) -> tuple[str, ...]:
+def _row(trials: Sequence[Trial], verdict: Verdict | None, metric: Metric) -> tuple[str, ...]:
     density = statistics.fmean(trial.kept / trial.prunable for trial in trials)
     figures = (
         f"{density:.4f}",
-        spread([t.before for t in trials]),
-        spread([t.after for t in trials]),
+        spread([t.before for t in trials], metric),
+        spread([t.after for t in trials], metric),
     )
     if verdict is None:
         return (TICKET, *figures, "", "", str(len(trials)), "")
     between = (
         "–"
         if verdict.interval is None
-        else "{:+.1f} … {:+.1f}".format(*(100 * end for end in verdict.interval))
+        else " … ".join(_figure(end, metric, "+") for end in verdict.interval)
     )
-    drop = f"{100 * verdict.drop:+.1f}"
+    drop = _figure(verdict.drop, metric, "+")
     return (verdict.check, *figures, drop, between, str(verdict.seeds), worded(verdict))
 
 
-def spread(values: Sequence[float]) -> str:
-    """Format accuracies as mean ± standard deviation, in percent."""
-    mean = f"{100 * statistics.fmean(values):.1f}"
-    return mean if len(values) < 2 else f"{mean} ± {100 * statistics.stdev(values):.1f}"
+def spread(values: Sequence[float], metric: Metric = ACCURACY) -> str:
+    """Format values as mean ± standard deviation, shares in percent."""
+    mean = _figure(statistics.fmean(values), metric)
+    return mean if len(values) < 2 else f"{mean} ± {_figure(statistics.stdev(values), metric)}"
+
+
+def _figure(value: float, metric: Metric, sign: str = "") -> str:
+    return f"{100 * value:{sign}.1f}" if metric.share else f"{value:{sign}.4g}"
 
 
 def worded(verdict: Verdict) -> str:

@@ -21,12 +21,13 @@ from gemkit.parts.lookup import Lookup
 from gemkit.parts.recipe import part_data
 from gemkit.plugins.provenance import versions_of
 from gemkit.runs import directory as rundir
-from gemkit.runs.config import differences
+from gemkit.runs.differences import differences
 from gemkit.sanity.check import Expected, SanityCheck
 from gemkit.sanity.context import CheckContext
 from gemkit.sanity.trials import TICKET, Check, Measured, Result, Trial, Unmade
 from gemkit.sanity.verdicts import CONFIDENCE, summaries, verdicts
 from gemkit.tickets.ticket import Ticket
+from gemkit.training.metrics import ACCURACY, METRICS
 
 NAME = "checks.json"
 
@@ -55,6 +56,7 @@ class CheckFile:
     measurements: tuple[Measured, ...] = ()
     unmade: tuple[Unmade, ...] = ()
     data: Fingerprint | None = None
+    metric: str = ACCURACY.name
 
     @classmethod
     def new(
@@ -65,7 +67,8 @@ class CheckFile:
         dataset: DatasetPart,
     ) -> "CheckFile":
         """Start a file for a ticket, a network and data."""
-        plugins = versions_of([*context.recipe.parts().values(), model, dataset], context.registry)
+        parts = [*context.recipe.parts().values(), model, dataset, context.task.objective]
+        plugins = versions_of(parts, context.registry)
         setting = {
             "ticket": ticket.digest(),
             "finetune": context.finetune_plan.model_dump(mode="json"),
@@ -74,8 +77,10 @@ class CheckFile:
             "device": context.fabric.device.type if context.fabric else context.runtime.device,
             "precision": context.runtime.precision,
             "versions": {"gemkit": version("gemkit"), "torch": torch.__version__, **plugins},
+            **context.task.to_data(),
         }
-        return cls(setting, {}, (), Path(NAME), data=context.data.fingerprint)
+        metric = context.task.metric.name
+        return cls(setting, {}, (), Path(NAME), data=context.data.fingerprint, metric=metric)
 
     def resumed(self, folder: Path, *, force: bool) -> "CheckFile":
         """Read the file in a folder; one with other settings is refused unless `force` is set."""
@@ -152,11 +157,14 @@ class CheckFile:
             return one.seed, order.index(one.check)
 
         ordered, measured = sorted(self.trials, key=place), sorted(self.measurements, key=place)
-        judged = verdicts(ordered, margin, self._expected())
+        metric = METRICS[self.metric]
+        judged = verdicts(ordered, margin, self._expected(), metric)
         data = {
             "setting": self.setting,
             **({} if self.data is None else {"data": self.data.model_dump()}),
             "checks": self.checks,
+            "metric": metric.name,
+            "higher_is_better": metric.higher_is_better,
             "margin": margin,
             "confidence": CONFIDENCE,
             "trials": [trial.model_dump() for trial in ordered],

@@ -15,6 +15,7 @@ from gemkit.runs.checkfile import CheckFile
 from gemkit.runs.directory import RunDir
 from gemkit.runs.progress import Progress
 from gemkit.runs.resolved import ResolvedRun
+from gemkit.runs.result import values_of
 from gemkit.runs.setup import Setup, together
 from gemkit.sanity.check import SanityCheck
 from gemkit.sanity.context import CheckContext
@@ -38,7 +39,7 @@ def run_context(
         density=run.density,
         plan=run.search,
         data=setup.data,
-        build=partial(run.model.build, setup.data.shape, setup.data.classes),
+        build=partial(run.model.build, setup.data.shape, run.task.outputs(setup.data)),
         registry=registry,
         seed=run.seed,
         runtime=run.runtime,
@@ -46,6 +47,7 @@ def run_context(
         observers=observers,
         on_collapse=run.on_collapse,
         finetune_plan=run.finetune,
+        task=run.task,
     )
 
 
@@ -57,7 +59,7 @@ def check_run(
     context: CheckContext,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Check the ticket of a finished run, whose own accuracies are already known."""
+    """Check the ticket of a finished run, whose own metric is already known."""
     fabric = context.fabric
     shared = run_dir.path if fabric is None else fabric.broadcast(run_dir.path)
     ticket = Ticket.load(RunDir(shared).ticket, within=shared)
@@ -66,8 +68,8 @@ def check_run(
         seed=run.seed,
         kept=ticket.kept,
         prunable=ticket.prunable,
-        before=result["accuracy_before"],
-        after=result["accuracy_after"],
+        before=values_of(result)["before"],
+        after=values_of(result)["after"],
     )
     new = CheckFile.new(ticket, context, run.model, run.dataset)
     with together(context.fabric):
@@ -130,7 +132,8 @@ def run_checks(
         title = f"{ticket.info.pruner}, density {ticket.info.density_target:g}"
         measured = [Trial(**trial) for trial in report["trials"]]
         positive = [one["check"] for one in report["verdicts"] if one["expects"] == "same"]
-        paths = draw(measured, title, file.path.parent, "checks", positive)
+        metric = context.task.metric
+        paths = draw(measured, title, file.path.parent, "checks", positive, metric)
         pictures = [str(path) for path in paths]
     except GemkitError as error:
         progress.note(str(error))

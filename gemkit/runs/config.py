@@ -1,12 +1,19 @@
 """The configuration of a run: plain data, TOML in and out."""
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
 from gemkit.core.atomic_io import read
 from gemkit.core.bounded import Density, Name, Seed, Spec, WrittenDensity
@@ -14,8 +21,9 @@ from gemkit.core.density import density_beside
 from gemkit.core.errors import OptionError, did_you_mean
 from gemkit.core.limits import MAX_CONFIG_BYTES
 from gemkit.data.fingerprint import Fingerprint
+from gemkit.parts.objective import FunctionObjective, Objective
 from gemkit.parts.options import from_data, report
-from gemkit.parts.recipe import PART_NAME, ROLES, TABLES, Recipe
+from gemkit.parts.recipe import PART_NAME, ROLES, TABLES, Recipe, part_data
 from gemkit.training.plan import CollapsePolicy, Plan, Runtime
 
 if TYPE_CHECKING:
@@ -23,6 +31,9 @@ if TYPE_CHECKING:
 
 PartData = str | Spec
 """A part's name, or a table with its name and fields."""
+
+USUAL = "cross_entropy"
+"""The objective of runs that name none."""
 
 
 class RunSettings(BaseModel):
@@ -85,6 +96,16 @@ class RunConfig(BaseModel):
     seed: Seed = Field(default=0, description="draws weights, scores and data order")
     runtime: Runtime = Field(default=Runtime(), description="the machine")
     run: RunSettings = Field(default=RunSettings(), description="how the run is carried out")
+    objective: PartData | Callable[..., Any] = Field(
+        default=USUAL,
+        exclude_if=lambda objective: objective in (USUAL, {"name": USUAL}),
+        description="what is minimized: a name, a table, or a function of outputs and targets",
+    )
+    metric: Name | None = Field(
+        default=None,
+        exclude_if=lambda metric: metric is None,
+        description="what is measured; by default the metric of the objective",
+    )
 
     @field_validator("recipe", mode="before")
     @classmethod
@@ -101,7 +122,21 @@ class RunConfig(BaseModel):
                 raise ValueError(f"a recipe has no '{key}'{did_you_mean(key, Recipe.model_fields)}")
         return recipe
 
-    @field_validator("recipe", "model", "dataset")
+    @field_validator("objective", mode="before")
+    @classmethod
+    def _plain(cls, objective: object) -> object:
+        """Accept an `Objective`."""
+        if isinstance(objective, FunctionObjective):
+            return objective.function
+        return part_data(objective) if isinstance(objective, Objective) else objective
+
+    @field_serializer("objective", when_used="json")
+    def _recorded(self, objective: PartData | Callable[..., Any]) -> PartData:
+        if isinstance(objective, str | Mapping):
+            return objective
+        return part_data(FunctionObjective(function=objective))
+
+    @field_validator("recipe", "model", "dataset", "objective")
     @classmethod
     def _without_none(cls, table: Any) -> Any:  # noqa: ANN401 - a name or a table
         """Refuse None, which TOML cannot express."""
@@ -246,6 +281,8 @@ def _path_of_none(value: object) -> str:
 
 def config_from(data: Mapping[str, Any]) -> RunConfig:
     """Validate a configuration that is given as a table; plans and recipes may be objects."""
+    given = data.get("objective")
+    own = {} if isinstance(given, str | Mapping | None) else {"objective": given}  # no plain data
     plain = {
         key: value.model_dump(mode="json", exclude_unset=True)
         if isinstance(value, Plan | Runtime | RunSettings)
@@ -253,11 +290,12 @@ def config_from(data: Mapping[str, Any]) -> RunConfig:
         if isinstance(value, Recipe)
         else value
         for key, value in data.items()
+        if key not in own
     }
     config, problems = from_data(RunConfig, with_density(plain), label="", title="a run")
     if config is None:
         raise report("this configuration", problems)
-    return config
+    return config.replace(**own) if own else config
 
 
 def with_density(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -279,16 +317,3 @@ def with_density(data: Mapping[str, Any]) -> dict[str, Any]:
 def is_recipe_field(path: str) -> bool:
     """Return whether a field belongs to the recipe."""
     return path.rpartition(".")[0] in (*ROLES, *TABLES, "")
-
-
-def differences(there: Mapping[str, Any], here: Mapping[str, Any], path: str = "") -> list[str]:
-    """List the settings in which two configurations differ."""
-    found = []
-    for name in dict.fromkeys([*there, *here]):
-        one, other = there.get(name), here.get(name)
-        if isinstance(one, Mapping) and isinstance(other, Mapping):
-            found += differences(one, other, f"{path}{name}.")
-        elif one != other:
-            old, new = ("not set" if value is None else repr(value) for value in (one, other))
-            found.append(f"{path}{name} is {old} there and {new} here")
-    return found

@@ -11,24 +11,34 @@ from gemkit.tickets.ticket import Ticket
 
 
 class Levels:
-    """Save the ticket of every level, and record the accuracy that its network reaches.
+    """Save the ticket of every level, and record the metric that its network reaches.
 
-    The accuracy of a level is that of its own network on the validation images, at the end of the
+    The metric of a level is that of its own network on the validation images, at the end of the
     last epoch before the next freeze. What follows the last freeze of an iterative search is
     fine-tuning, so the last level has none. Checkpoints hold file names without folders, so that a
     run finds its levels after its folder was moved.
     """
 
-    def __init__(self, run_dir: RunDir, label: Callable[[Ticket], Ticket]) -> None:
+    def __init__(
+        self, run_dir: RunDir, label: Callable[[Ticket], Ticket], metric: str = "accuracy"
+    ) -> None:
         self.run_dir = run_dir
+        self.key = "accuracy" if metric == "accuracy" else "value"
         self.label = label
         self._levels: list[dict[str, Any]] = []
 
     @property
     def data(self) -> list[dict[str, Any]]:
-        """Density, accuracy and ticket file of every level."""
+        """Density, accuracy or other metric, and ticket file of every level."""
         folder = self.run_dir.ladder
-        return [{**level, "ticket": str(folder / level["ticket"])} for level in self._levels]
+        return [
+            {
+                "density": level["density"],
+                "ticket": str(folder / level["ticket"]),
+                self.key: level["accuracy"],
+            }
+            for level in self._levels
+        ]
 
     def add(self, ticket: Ticket) -> None:
         """Save the ticket of the next level."""
@@ -37,13 +47,13 @@ class Levels:
         self._levels.append({"density": ticket.density, "ticket": path.name, "accuracy": None})
 
     def listen(self, event: Event) -> None:
-        """Record the accuracy of the network that trains at this level."""
+        """Record the metric of the network that trains at this level."""
         if self._levels and isinstance(event, EpochEnded) and event.phase == "search":
-            self._levels[-1]["accuracy"] = event.accuracy
+            self._levels[-1]["accuracy"] = event.value
 
     def state_dict(self) -> StateDict:
         """Return all levels."""
-        return {"rungs": self._levels}  # the key that older checkpoints have
+        return {"rungs": self._levels}  # with the keys that older checkpoints have
 
     def load_state_dict(self, state: StateDict) -> None:
         """Continue with the levels in a state."""

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from gemkit.core.errors import GemkitError, OptionError
-from gemkit.report.tables import percent, text_table
+from gemkit.report.tables import shown, text_table
 from gemkit.runs.directory import RunDir
 from gemkit.runs.metrics import last_line
+from gemkit.runs.result import values_of
+from gemkit.training.metrics import ACCURACY
 
 
 def runs_data(folder: Path) -> list[dict[str, Any]]:
@@ -35,14 +37,25 @@ def _describe(run: RunDir) -> dict[str, Any]:
         "density": _number(result.get("density", config.get("density"))),
         "accuracy_before": _number(result.get("accuracy_before")),
         "accuracy_after": _number(result.get("accuracy_after")),
+        **_measured(result),
         "phase": _word(epoch.get("phase")),
         "epoch": _count(epoch.get("epoch")),
         "problem": _word(last.get("message"), 2000) if last.get("event") == "error" else None,
     }
 
 
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and abs(value) <= 1 else None
+def _measured(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metric of a result and its values."""
+    values = values_of(result)
+    return {
+        "metric": _word(values["metric"]) if result else None,
+        "before": _number(values["before"], 1e100),
+        "after": _number(values["after"], 1e100),
+    }
+
+
+def _number(value: object, largest: float = 1) -> float | None:
+    return float(value) if isinstance(value, int | float) and abs(value) <= largest else None
 
 
 def _count(value: object) -> int | None:
@@ -69,10 +82,13 @@ def _row(run: Mapping[str, Any]) -> tuple[str, ...]:
         run["state"],
         str(run.get("pruner") or ""),
         "" if density is None else f"{density:.4g}",
-        *(_share(run.get(f"accuracy_{when}")) for when in ("before", "after")),
+        *(_shown(run.get(when), run.get("metric")) for when in ("before", "after")),
         epoch,
     )
 
 
-def _share(accuracy: float | None) -> str:
-    return "" if accuracy is None else percent(accuracy)
+def _shown(value: float | None, metric: str | None) -> str:
+    """Return accuracies as they are, and other metrics with their names."""
+    if value is None or metric is None:
+        return ""
+    return shown(value, metric) if metric == ACCURACY.name else f"{metric} {shown(value, metric)}"

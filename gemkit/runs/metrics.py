@@ -47,7 +47,7 @@ class Metrics:
     def __call__(self, event: Event) -> None:
         """Write an event that belongs into the metrics."""
         if type(event) in _NAMES:
-            self._write(_NAMES[type(event)], asdict(event))
+            self._write(_NAMES[type(event)], _fields(event))
 
     def state_dict(self) -> StateDict:
         """Flush the file to disk, and return its length."""
@@ -70,6 +70,15 @@ class Metrics:
         line = json.dumps({"event": event, **fields}, allow_nan=False)
         self._file.write(line.encode() + b"\n")
         self._file.flush()
+
+
+def _fields(event: Event) -> dict[str, Any]:
+    """Return the fields of an event; accuracy has a name of its own."""
+    fields = asdict(event)
+    if isinstance(event, EpochEnded) and event.metric == "accuracy":
+        renamed = {"accuracy" if key == "value" else key: fields[key] for key in fields}
+        return {key: renamed[key] for key in renamed if key not in ("metric", "higher_is_better")}
+    return fields
 
 
 def last_line(path: Path, having: str = "event", most: int = 1 << 16) -> Mapping[str, Any]:
@@ -106,8 +115,8 @@ class Log:
             self.say(f"{event.phase}: {epochs}, {steps} in all")
         elif isinstance(event, EpochEnded):
             self.say(
-                f"{event.phase} {event.epoch}/{self._epochs}: loss {event.loss:.4f}, accuracy "
-                f"{event.accuracy:.4f}, density {event.density:.4f}, lr {event.lr:.3g}"
+                f"{event.phase} {event.epoch}/{self._epochs}: loss {event.loss:.4f}, "
+                f"{event.metric} {event.value:.4f}, density {event.density:.4f}, lr {event.lr:.3g}"
             )
         elif isinstance(event, Froze):
             self.say(f"freeze at step {event.step}: {event.alive:,} of {event.prunable:,} alive")

@@ -35,8 +35,8 @@ class Progress:
     def stopping(self) -> None:
         """Called from a signal handler, when the run is about to stop at its next step."""
 
-    def found(self, ticket: Ticket, accuracy: float, levels: Sequence[Mapping[str, Any]]) -> None:
-        """Called with the ticket, its test accuracy, and the levels of an iterative search."""
+    def found(self, ticket: Ticket, value: float, levels: Sequence[Mapping[str, Any]]) -> None:
+        """Called with the ticket, its test metric, and the levels of an iterative search."""
 
     def measured(self, result: Result, number: int, count: int, seconds: float) -> None:
         """Called after every result of the checks; `seconds` is an estimate of the time left."""

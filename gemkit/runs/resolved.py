@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -36,6 +36,7 @@ from gemkit.runs.specs import (
     validated,
 )
 from gemkit.training.plan import CollapsePolicy, Plan, Runtime
+from gemkit.training.task import Task, task_from
 
 _LONGEST = 60
 """Characters of a part's argument in the name of a run."""
@@ -59,6 +60,7 @@ class ResolvedRun:
     on_collapse: CollapsePolicy
     plugins: Mapping[str, str]
     settings: RunSettings
+    task: Task = field(default_factory=Task)
 
     @property
     def name(self) -> str:
@@ -78,7 +80,7 @@ class ResolvedRun:
         """Refuse what does not fit together: parts, density, epochs, data and selection."""
         if self.finetune.select == "best" and getattr(self.dataset, "train_on", None) == "full":
             raise OptionError(
-                "finetune.select = 'best' selects by validation accuracy, but with "
+                f"finetune.select = 'best' selects by validation {self.task.metric.name}, but with "
                 "dataset.train_on = 'full' the validation images are trained on; leave out one"
             )
         epochs = self.search.epochs if needs_training(self.recipe) else 0
@@ -112,6 +114,7 @@ class ResolvedRun:
                 "torch": torch.__version__,
                 **self.plugins,
             },
+            **self.task.to_data(),
         }
 
 
@@ -132,6 +135,7 @@ def resolve(registry: Registry, config: RunConfig, model: str | None = None) -> 
     network = _network(registry, config, model)
     dataset = dataset_part(registry, config.dataset, {})
     recipe = config.made(registry)
+    task = task_from(registry, config.objective, config.metric)
     run = ResolvedRun(
         recipe=recipe,
         model=network,
@@ -142,8 +146,9 @@ def resolve(registry: Registry, config: RunConfig, model: str | None = None) -> 
         seed=config.seed,
         runtime=config.runtime,
         on_collapse=config.on_collapse,
-        plugins=versions_of([*recipe.parts().values(), network, dataset], registry),
+        plugins=versions_of([*recipe.parts().values(), network, dataset, task.objective], registry),
         settings=config.run,
+        task=task,
     )
     run.check_fit()
     return run

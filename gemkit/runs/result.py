@@ -2,15 +2,18 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gemkit.parts.options import from_data, report
+from gemkit.parts.recipe import PART_NAME
 from gemkit.tickets.ticket import Ticket
+from gemkit.training.metrics import ACCURACY, Metric
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
+Value = Annotated[float, Field(ge=-1e100, le=1e100)]
 Seconds = Annotated[float, Field(ge=0)]
 
 
@@ -40,8 +43,12 @@ class StoredResult(BaseModel):
     kept: Count
     prunable: Annotated[Count, Field(gt=0)]
     alive: Count | None
-    accuracy_before: Share
-    accuracy_after: Share
+    accuracy_before: Share | None = None
+    accuracy_after: Share | None = None
+    metric: Annotated[str, Field(pattern=f"^{PART_NAME}$", max_length=100)] = ACCURACY.name
+    higher_is_better: bool = True
+    before: Value | None = None
+    after: Value | None = None
     seed: Count
     seconds: Seconds
     seconds_search: Seconds
@@ -49,6 +56,14 @@ class StoredResult(BaseModel):
     run_dir: str
     ladder: list[StoredLevel] = []
     model: StoredNetwork
+
+    @model_validator(mode="after")
+    def _measured(self) -> Self:
+        """Refuse a result without values; older files have accuracies alone."""
+        for moment in ("before", "after"):
+            if getattr(self, moment) is None and getattr(self, f"accuracy_{moment}") is None:
+                raise ValueError(f"it has neither {moment} nor accuracy_{moment}")
+        return self
 
 
 class Level(BaseModel):
@@ -62,6 +77,9 @@ class Level(BaseModel):
     ticket: Path = Field(description="its file")
     accuracy: float | None = Field(
         default=None, description="validation accuracy of its network, where it was trained"
+    )
+    value: float | None = Field(
+        default=None, description="the metric of the run, where that is not accuracy"
     )
 
 
@@ -78,8 +96,14 @@ class RunResult(BaseModel):
     kept: int = Field(description="how many weights the ticket keeps")
     prunable: int = Field(description="of how many")
     alive: int | None = Field(description="how many were never frozen")
-    accuracy_before: float = Field(description="test accuracy before fine-tuning")
-    accuracy_after: float = Field(description="test accuracy after it")
+    metric: str = Field(default=ACCURACY.name, description="the name of what was measured")
+    higher_is_better: bool = Field(default=True, description="whether more of it is better")
+    before: float | None = Field(default=None, description="the metric before fine-tuning (test)")
+    after: float | None = Field(default=None, description="the metric after it")
+    accuracy_before: float | None = Field(
+        default=None, description="the same, where the metric is accuracy"
+    )
+    accuracy_after: float | None = None
     seed: int
     epochs: int | None = Field(default=None, description="epochs of the search, rounds included")
     finetune_epochs: int | None = None
@@ -116,8 +140,28 @@ class RunResult(BaseModel):
         return self.model_dump(mode="json", exclude_unset=True)
 
 
+def values_of(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metric of a result, its direction and its values; older files have accuracies."""
+    return {
+        "metric": result.get("metric", ACCURACY.name),
+        "higher_is_better": result.get("higher_is_better", True),
+        **{
+            moment: result.get(moment, result.get(f"accuracy_{moment}"))
+            for moment in ("before", "after")
+        },
+    }
+
+
+def measured(metric: Metric, before: float, after: float) -> dict[str, Any]:
+    """Return what files say of a metric; accuracies have names of their own."""
+    own = {"accuracy_before": before, "accuracy_after": after} if metric is ACCURACY else {}
+    direction = {"metric": metric.name, "higher_is_better": metric.higher_is_better}
+    return {**own, **direction, "before": before, "after": after}
+
+
 def result_from(data: Mapping[str, Any]) -> RunResult:
     """Validate a result, which may come from a file."""
+    data = {**data, **values_of(data)}
     result, problems = from_data(RunResult, data, label="result", title="a result")
     if result is None:
         raise report("the result of this run", problems)

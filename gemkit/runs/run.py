@@ -23,7 +23,8 @@ from gemkit.presets.preset import Preset
 from gemkit.pruning.feasible import check_network
 from gemkit.runs import directory as rundir
 from gemkit.runs.checking import make_checks, run_context
-from gemkit.runs.config import RunConfig, config_from, differences
+from gemkit.runs.config import RunConfig, config_from
+from gemkit.runs.differences import differences
 from gemkit.runs.directory import RunDir
 from gemkit.runs.failures import explained
 from gemkit.runs.machine import environment
@@ -158,6 +159,7 @@ def _execute(
             data_dir=run.settings.folder,
             download=download,
             build=build,
+            task=run.task,
         )
         run = run.with_learning_rates(setup.data)
         if run.runtime.compact:  # a network that cannot be compacted is an error now, not later

@@ -23,6 +23,7 @@ from gemkit.runs.levels import Levels
 from gemkit.runs.metrics import Log, Metrics
 from gemkit.runs.progress import Progress
 from gemkit.runs.resolved import ResolvedRun
+from gemkit.runs.result import measured
 from gemkit.runs.setup import Setup
 from gemkit.runs.specs import model_argument, needs_confirmation
 from gemkit.sanity.context import CheckContext
@@ -79,7 +80,8 @@ class Runner:
             signals.deferred(self.progress.stopping) as stop,
             Metrics(self.run_dir.metrics) as metrics,
         ):
-            levels = Levels(self.run_dir, partial(self.setup.label, versions=self.run.plugins))
+            label = partial(self.setup.label, versions=self.run.plugins)
+            levels = Levels(self.run_dir, label, self.run.task.metric.name)
             watch = Stopwatch()
             first = self.setup.fabric.is_global_zero
             data = self.run.to_data()
@@ -143,8 +145,7 @@ class Runner:
             "kept": ticket.kept,
             "prunable": ticket.prunable,
             "alive": ticket.info.alive,
-            "accuracy_before": before,
-            "accuracy_after": after,
+            **measured(run.task.metric, before, after),
             "seed": run.seed,
             "epochs": ticket.info.epochs,
             "finetune_epochs": run.finetune.epochs,
@@ -184,6 +185,7 @@ class Runner:
                 fabric=setup.fabric,
                 on_ticket=on_ticket,
                 checkpointer=checkpointer,
+                task=run.task,
             )
         return setup.label(ticket, run.plugins)
 

@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,10 +26,11 @@ from gemkit.training.checkpointer import Checkpointer
 from gemkit.training.device import make_fabric
 from gemkit.training.loop import Listener
 from gemkit.training.plan import Plan, Runtime
+from gemkit.training.task import Task
 
 Split = Literal["train", "validation", "test"]
 Build = Callable[[Shape, int], nn.Module]
-"""Builds a network for the shape of an image and a number of classes."""
+"""Builds a network for the shape of an input and a number of classes, or other outputs."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Setup:
     runtime: Runtime
     fabric: Fabric
     origin: Mapping[str, Any]
+    task: Task = field(default_factory=Task)
 
     def label(self, ticket: Ticket, versions: Mapping[str, str]) -> Ticket:
         """Record in a ticket its network, its data and the versions of its plugins."""
@@ -51,9 +53,15 @@ class Setup:
         )
 
     def measure(self, ticket: Ticket, split: Split = "test") -> float:
-        """Return the accuracy of a ticket on one split."""
+        """Return the metric of a ticket on one split."""
         return pruning.evaluate(
-            ticket, self.model, self.data, split=split, runtime=self.runtime, fabric=self.fabric
+            ticket,
+            self.model,
+            self.data,
+            split=split,
+            runtime=self.runtime,
+            fabric=self.fabric,
+            task=self.task,
         )
 
     def finetune(
@@ -75,6 +83,7 @@ class Setup:
             observers=listeners,
             fabric=self.fabric,
             checkpointer=checkpointer,
+            task=self.task,
         )
 
 
@@ -93,21 +102,24 @@ def set_up(
     data_dir: Path | None,
     download: bool = False,
     build: Build | None = None,
+    task: Task | None = None,
 ) -> Setup:
     """Load the data and build the network for them, with weights drawn from the seed.
 
     `build` replaces `model.build`.
     """
+    task = task or Task()
     data = load_data(dataset, fabric, data_dir, download=download)
+    task.check_data(data)
     with seeded(seed, torch.device("cpu")):
-        network = (build or model.build)(data.shape, data.classes)
+        network = (build or model.build)(data.shape, task.outputs(data))
     origin = {
         "model": model_data(model),
         "dataset": part_data(dataset),
         "shape": data.shape,
         "classes": data.classes,
     }
-    return Setup(data, network, runtime, fabric, origin)
+    return Setup(data, network, runtime, fabric, origin, task)
 
 
 def load_data(

@@ -17,6 +17,7 @@ from torch import nn
 
 from gemkit.core.errors import CheckError
 from gemkit.core.limits import MAX_SEED
+from gemkit.core.tensors import as_input
 from gemkit.plugins.markers import hookimpl
 from gemkit.sanity.measurement import Measurement
 
@@ -31,7 +32,8 @@ class LinearModeConnectivity(Measurement):
     Both copies start from the ticket's weights and see the data in other orders, with other
     augmentation. All networks on the line between their weights have the ticket's mask. `barrier`
     is the highest test error on the line minus the mean of `first_error` and `second_error`, those
-    of its ends. Near zero, both copies lie in one linearly connected minimum.
+    of its ends. Near zero, both copies lie in one linearly connected minimum. The error is
+    1 − accuracy, or the metric of the run where less of that is better.
 
     Interpolated batch-norm statistics are meaningless: the statistics of a network between two
     others are not between their statistics, because activations are not linear in the weights. So
@@ -95,7 +97,7 @@ def errors_between(
         between = interpolated(one, other, place_on_line)
         if renew_statistics:
             between = with_own_statistics(between, context)
-        errors.append(1 - context.evaluate(between))
+        errors.append(context.task.metric.error(context.evaluate(between)))
     return errors
 
 
@@ -134,12 +136,12 @@ def with_own_statistics(ticket: Ticket, context: CheckContext) -> Ticket:
         norm.momentum = None  # the mean over all batches, instead of a moving average
         norm.train()
     module = fabric.setup_module(model, move_to_device=False)
-    dtype = next(model.parameters()).dtype
+    like = next(model.parameters())
     size, source = context.finetune_plan.batch_size, context.data.train.to(fabric.device)
     # A smaller last batch would count as much as a whole one.
     whole = max(1, len(source) // size)
     for images, _ in islice(source.batches(size, seed=context.seed), whole):
-        module(images.to(dtype))
+        module(as_input(images, like))
     buffers = {name for name, _ in model.named_buffers(remove_duplicate=False)}
     state = {
         name: value.to(ticket.state[name]) if name in buffers else ticket.state[name]

@@ -23,6 +23,7 @@ from gemkit.pruning.search import search
 from gemkit.tickets.ticket import Ticket
 from gemkit.training.loop import Listener, agreed
 from gemkit.training.plan import CollapsePolicy, Plan, Runtime
+from gemkit.training.task import Task, task_of
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class CheckContext:
     """The search behind a ticket, for one seed; `search()` without arguments repeats it.
 
     `build` builds the network and draws its weights from the global random numbers. `plan` is how
-    the search trains, `finetune_plan` how tickets and controls are fine-tuned.
+    the search trains, `finetune_plan` how tickets and controls are fine-tuned, and `task` what is
+    minimized and measured.
     """
 
     recipe: Recipe
@@ -46,6 +48,7 @@ class CheckContext:
     on_collapse: CollapsePolicy = "error"
     prune_frozen: bool = False
     finetune_plan: Plan = field(default_factory=Plan)
+    task: Task = field(default_factory=Task)
 
     def rng(self, purpose: str) -> torch.Generator:
         """Return a generator for one purpose, independent of those of searches and training."""
@@ -82,6 +85,7 @@ class CheckContext:
             observers=self.observers,
             fabric=self.fabric,
             prune_frozen=self.prune_frozen,
+            task=self.task,
         )
 
     def finetune(
@@ -101,12 +105,13 @@ class CheckContext:
             runtime=self.runtime,
             observers=self.observers,
             fabric=self.fabric,
+            task=self.task,
         )
 
     def evaluate(
         self, ticket: Ticket, split: Literal["train", "validation", "test"] = "test"
     ) -> float:
-        """Return the accuracy of a ticket on one split of the data."""
+        """Return the metric of a ticket, `task.metric`, on one split of the data."""
         return evaluate(
             ticket,
             self.network(),
@@ -114,6 +119,7 @@ class CheckContext:
             split=split,
             runtime=self.runtime,
             fabric=self.fabric,
+            task=self.task,
         )
 
     def tolerating_collapse(self) -> "CheckContext":
@@ -228,4 +234,5 @@ def context_of(
         on_collapse=info.on_collapse,
         prune_frozen=info.prune_frozen,
         finetune_plan=finetune_plan or Plan(),
+        task=task_of(info, registry),
     )

@@ -16,7 +16,7 @@ import torch
 from gemkit.core.errors import CheckError
 from gemkit.core.tensors import budget
 from gemkit.data.source import Data, Source, TensorSource
-from gemkit.data.splits import split_stratified
+from gemkit.data.splits import split_stratified, strata
 from gemkit.parts.recipe import Recipe
 from gemkit.plugins.markers import hookimpl
 from gemkit.sanity.check import SanityCheck
@@ -52,8 +52,10 @@ class CorruptedData(SanityCheck):
     """
 
     @abstractmethod
-    def corrupt(self, train: TensorSource, classes: int, rng: torch.Generator) -> TensorSource:
-        """Return corrupted training data."""
+    def corrupt(
+        self, train: TensorSource, classes: int | None, rng: torch.Generator
+    ) -> TensorSource:
+        """Return corrupted training data; `classes` is None where targets are no classes."""
 
     def check_fit(self, context: CheckContext) -> None:
         """Refuse data that is not in memory."""
@@ -62,7 +64,8 @@ class CorruptedData(SanityCheck):
     def control(self, ticket: Ticket, context: CheckContext) -> Ticket:
         """Search on corrupted data."""
         train = _in_memory(context.data.train)
-        corrupted = self.corrupt(train, context.data.classes, context.rng(self.name))
+        classes = context.data.classes if context.task.has_classes(context.data) else None
+        corrupted = self.corrupt(train, classes, context.rng(self.name))
         recipe = context.recipe
         if not recipe.rounding.spends_budget:
             recipe = recipe.model_copy(update={"finalize": "alive"})
@@ -85,12 +88,20 @@ def search_for(
 
 
 class RandomLabels(CorruptedData):
-    """Search with random labels: does the search learn anything about the task?"""
+    """Search with random labels: does the search learn anything about the task?
+
+    Where targets are no classes, every sample gets the targets of another one.
+    """
 
     name = "random_labels"
 
-    def corrupt(self, train: TensorSource, classes: int, rng: torch.Generator) -> TensorSource:
-        """Draw every label from all classes."""
+    def corrupt(
+        self, train: TensorSource, classes: int | None, rng: torch.Generator
+    ) -> TensorSource:
+        """Draw every label from all classes, or shuffle targets."""
+        if classes is None:
+            order = torch.randperm(len(train), generator=rng).to(train.labels.device)
+            return replace(train, labels=train.labels[order])
         labels = torch.randint(0, classes, train.labels.shape, generator=rng)
         return replace(train, labels=labels.to(train.labels.device))
 
@@ -100,7 +111,9 @@ class ShuffledPixels(CorruptedData):
 
     name = "shuffled_pixels"
 
-    def corrupt(self, train: TensorSource, classes: int, rng: torch.Generator) -> TensorSource:
+    def corrupt(
+        self, train: TensorSource, classes: int | None, rng: torch.Generator
+    ) -> TensorSource:
         """Shuffle all values of every image, across channels, before any augmentation."""
         flat = train.images.flatten(1)
         shuffled = torch.empty_like(flat)
@@ -118,10 +131,12 @@ class HalfData(CorruptedData):
 
     name = "half_data"
 
-    def corrupt(self, train: TensorSource, classes: int, rng: torch.Generator) -> TensorSource:
+    def corrupt(
+        self, train: TensorSource, classes: int | None, rng: torch.Generator
+    ) -> TensorSource:
         """Draw one half of every class."""
         seed = int(torch.randint(0, 2**31, (), generator=rng))
-        chosen = split_stratified(train.labels, (1, 1), seed)[0].to(train.labels.device)
+        chosen = split_stratified(strata(train.labels), (1, 1), seed)[0].to(train.labels.device)
         return replace(train, images=train.images[chosen], labels=train.labels[chosen])
 
 

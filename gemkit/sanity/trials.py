@@ -27,7 +27,7 @@ TICKET = "ticket"
 
 
 class Trial(BaseModel):
-    """The accuracy of one ticket or control, before and after fine-tuning."""
+    """The metric of one ticket or control, before and after fine-tuning."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -35,8 +35,8 @@ class Trial(BaseModel):
     seed: int = Field(ge=0, description="the seed of its search and of its fine-tuning")
     kept: int = Field(ge=0, description="how many weights it keeps")
     prunable: int = Field(ge=1, description="how many weights are prunable")
-    before: float = Field(ge=0, le=1, description="test accuracy before fine-tuning")
-    after: float = Field(ge=0, le=1, description="test accuracy after fine-tuning")
+    before: _Number = Field(description="test accuracy, or other metric, before fine-tuning")
+    after: _Number = Field(description="test accuracy, or other metric, after fine-tuning")
 
 
 class Measured(BaseModel):

@@ -1,9 +1,12 @@
 """Verdicts: does a ticket beat its controls? Paired over seeds, with a confidence interval.
 
-The drop of a seed is the accuracy of its ticket after fine-tuning minus that of its control. A
-method *passes* a check when the whole 95 % confidence interval of the mean drop (Student's t) lies
-above the margin. It *fails* when the interval lies below the margin: the ticket is not better by
-anything that counts. That is the upper of the two one-sided tests for equivalence; `equivalent`
+The drop of a seed is the accuracy of its ticket after fine-tuning minus that of its control, or by
+how much any other metric of the control is worse. Where a metric has no scale of its own, as a mean
+squared error has none, the margin is a part of the tickets' mean.
+
+A method *passes* a check when the whole 95 % confidence interval of the mean drop (Student's t)
+lies above the margin. It *fails* when the interval lies below the margin: the ticket is not better
+by anything that counts. That is the upper of the two one-sided tests for equivalence; `equivalent`
 says whether the lower one holds too, or the control is even better. Anything else is *undecided*.
 
 A positive control, which should be as good as the ticket, is read the other way round: it passes
@@ -17,6 +20,7 @@ from typing import Literal, NamedTuple
 
 from gemkit.sanity.check import Expected
 from gemkit.sanity.trials import TICKET, Measured, Trial
+from gemkit.training.metrics import ACCURACY, Metric
 
 CONFIDENCE = 0.95
 LEAST_SEEDS = 3
@@ -28,7 +32,7 @@ Outcome = Literal["passes", "fails", "undecided"]
 
 
 class Verdict(NamedTuple):
-    """The verdict on one check; drops are fractions.
+    """The verdict on one check; drops and the margin are in units of the metric.
 
     `interval` is None if there are too few seeds for one. `more_seeds` estimates how many more
     would decide with probability 0.8, if drops stay as they are. It is None if the verdict is
@@ -110,7 +114,10 @@ def more_seeds(drops: Sequence[float], margin: float, expects: Expected = "drop"
 
 
 def verdicts(
-    trials: Sequence[Trial], margin: float = MARGIN, expects: Mapping[str, Expected] | None = None
+    trials: Sequence[Trial],
+    margin: float = MARGIN,
+    expects: Mapping[str, Expected] | None = None,
+    metric: Metric = ACCURACY,
 ) -> list[Verdict]:
     """Judge every check on the seeds for which both ticket and control were measured.
 
@@ -120,9 +127,12 @@ def verdicts(
     drops: dict[str, list[float]] = {}
     for trial in sorted(trials, key=lambda trial: trial.seed):
         if trial.check != TICKET and trial.seed in ticket:
-            drops.setdefault(trial.check, []).append(ticket[trial.seed] - trial.after)
+            drop = metric.worse_by(trial.after, than=ticket[trial.seed])
+            drops.setdefault(trial.check, []).append(drop)
     order = dict.fromkeys(trial.check for trial in trials if trial.check in drops)
     expected = expects or {}
+    if ticket:
+        margin = metric.margin(margin, statistics.fmean(ticket.values()))
     return [judge(check, drops[check], margin, expected.get(check, "drop")) for check in order]
 
 

@@ -17,14 +17,22 @@ def tiny_data(
     shape: tuple[int, int, int] = SHAPE,
     samples: int = 32,
     seed: int = 0,
+    targets: str = "classes",
 ) -> Data:
-    """Return data whose classes can be learned: one template per class, plus noise."""
+    """Return data whose classes can be learned: one template per class, plus noise.
+
+    With other `targets`, "labels" or "values", there are as many of them as classes.
+    """
     rng = torch.Generator().manual_seed(seed)
     templates = torch.randn(classes, *shape, generator=rng)
     labels = torch.arange(samples) % classes
     images = templates[labels] + 0.3 * torch.randn(samples, *shape, generator=rng)
-    pair = (images, labels)
-    return Data.of_tensors(train=pair, validation=pair, test=pair, classes=classes)
+    if targets == "classes":
+        pair = (images, labels)
+        return Data.of_tensors(train=pair, validation=pair, test=pair, classes=classes)
+    values = torch.stack([(images - one).flatten(1).mean(1) for one in templates], 1)
+    pair = (images, (values > 0).float() if targets == "labels" else values)
+    return Data.of_tensors(train=pair, validation=pair, test=pair)
 
 
 def tiny_net(classes: int = CLASSES, channels: int = 2, width: int = 6) -> nn.Sequential:

@@ -52,9 +52,12 @@ class TicketInfo(BaseModel):
     )
     dataset: Spec | None = Field(description="the data set as part data")
     shape: ImageShape | None = Field(
-        description="the (channels, height, width) of the images the network was built for"
+        description="the shape of the inputs the network was built for, such as (channels, height, "
+        "width)"
     )
-    classes: Classes | None = Field(description="the classes the network was built for")
+    classes: Classes | None = Field(
+        description="the classes the network was built for, if targets are classes"
+    )
     density_target: Density = Field(description="the target density of the search")
     seed: Seed = Field(description="the seed of the search")
     epochs: Count = Field(description="how many epochs the search trained")
@@ -100,6 +103,18 @@ class TicketInfo(BaseModel):
         description="groups of state names that share one parameter, if known",
     )
 
+    objective: Spec | None = Field(
+        default=None,
+        exclude_if=lambda objective: objective is None,
+        description="what scores, search and fine-tuning minimize, as part data; cross-entropy "
+        "otherwise",
+    )
+    metric: Name | None = Field(
+        default=None,
+        exclude_if=lambda metric: metric is None,
+        description="what is measured, if not the metric of the objective",
+    )
+
     def made_for(self) -> str:
         """Describe the network that the ticket was made for."""
         model = self.model or {}
@@ -107,7 +122,8 @@ class TicketInfo(BaseModel):
         if "network" in model:
             text += f":{model['network']}"
         if self.shape is not None:
-            text += f" for {'x'.join(str(size) for size in self.shape)} images"
+            kind = "images" if len(self.shape) == 3 else "inputs"
+            text += f" for {'x'.join(str(size) for size in self.shape)} {kind}"
         if self.classes is not None:
             text += f" and {number_of(self.classes, 'class', 'classes')}"
         return escaped(text)

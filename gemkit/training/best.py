@@ -1,4 +1,4 @@
-"""Keep the network with the best validation accuracy of a fine-tuning."""
+"""Keep the network with the best validation metric of a fine-tuning."""
 
 from collections.abc import Mapping
 
@@ -17,33 +17,34 @@ class Best:
 
     def __init__(self, net: Stateful) -> None:
         self.net = net
-        self.accuracy: float | None = None
+        self.value: float | None = None
         self._best: Tensors = {}
 
     def __call__(self, event: Event) -> None:
         """Copy the network after an epoch that is better than all before."""
         if not isinstance(event, EpochEnded):
             return
-        if self.accuracy is None or event.accuracy > self.accuracy:
-            self.accuracy = event.accuracy
+        sign = 1 if event.higher_is_better else -1
+        if self.value is None or sign * event.value > sign * self.value:
+            self.value = event.value
             self._best = {name: tensor.clone() for name, tensor in self._model().items()}
 
     @torch.no_grad()
     def load_(self) -> None:
         """Load the best epoch into the network, if an epoch has ended."""
-        if self.accuracy is not None:
+        if self.value is not None:
             own = self._model()
             for name, saved in checked_tensors(self._best, own).items():
                 own[name].copy_(saved)
 
     def state_dict(self) -> StateDict:
-        """Return the best network so far and its accuracy."""
-        return {"accuracy": self.accuracy, "net": self._best}
+        """Return the best network so far and its metric."""
+        return {"accuracy": self.value, "net": self._best}  # the key that older files have
 
     def load_state_dict(self, state: StateDict) -> None:
         """Load a state; a network that it does not fit refuses it."""
-        accuracy = state["accuracy"]
-        self.accuracy = None if accuracy is None else float(accuracy)
+        value = state["accuracy"]
+        self.value = None if value is None else float(value)
         net = state["net"]
         whole = isinstance(net.get("model"), Mapping)  # older files hold the mask as well
         self._best = net["model"] if whole else net

@@ -9,13 +9,17 @@ from gemkit.data.sampler import shuffled
 from gemkit.data.source import Source, TensorSource
 
 
-def draw(source: Source, wanted: Wanted, size: int, *, seed: int, turn: int) -> list[Batch]:
+def draw(
+    source: Source, wanted: Wanted, size: int, *, seed: int, turn: int, classes: bool = True
+) -> list[Batch]:
     """Draw the batches that a score asks for; every `turn` gives other samples.
+
+    Where targets are not `classes`, a wish for samples of every class is met by plain batches.
 
     The last, smaller batch of an epoch is left out: the batch statistics of a few samples would
     count as much as those of a whole batch.
     """
-    if wanted.per_class is not None:
+    if wanted.per_class is not None and classes:
         return _split(_balanced(source, wanted.per_class, size, seed, turn), wanted.batches)
     whole = max(1, len(source) // size)
     epochs = (islice(source.batches(size, seed=seed, epoch=epoch), whole) for epoch in count(turn))

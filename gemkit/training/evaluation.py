@@ -1,26 +1,48 @@
-"""Measure the accuracy of a network."""
+"""Measure how good a network is."""
+
+import math
 
 import torch
+import torchmetrics
 from lightning_fabric import Fabric
 from torch import Tensor, nn
-from torchmetrics.classification import MulticlassAccuracy
 
 from gemkit.core.errors import TrainingError
 from gemkit.core.probe import in_mode
+from gemkit.core.tensors import as_input
 from gemkit.data.source import Source
+from gemkit.training.metrics import LOSS
+from gemkit.training.task import Task
 
 
 @torch.no_grad()
-def accuracy(module: nn.Module, source: Source, fabric: Fabric, classes: int) -> float:
-    """Return the top-1 accuracy, without augmentation and in evaluation mode."""
-    metric = MulticlassAccuracy(classes, average="micro", validate_args=False).to(fabric.device)
-    dtype = next(module.parameters()).dtype
+def measure(module: nn.Module, source: Source, fabric: Fabric, task: Task) -> float:
+    """Return the metric of a network, without augmentation and in evaluation mode."""
+    metric, meter = task.metric, None
+    like, loss = next(module.parameters()), task.loss_of(module)
     finite = torch.ones((), dtype=torch.bool, device=fabric.device)
     with in_mode(module, training=False):
-        for images, labels in source.batches(512, rank=fabric.global_rank, world=fabric.world_size):
-            logits: Tensor = module(images.to(dtype))
-            metric.update(logits, labels)
-            finite &= logits.isfinite().all()
+        for inputs, targets in source.batches(
+            512, rank=fabric.global_rank, world=fabric.world_size
+        ):
+            outputs: Tensor = module(as_input(inputs, like))
+            if meter is None:
+                meter = metric.make(outputs.shape[1] if outputs.ndim > 1 else 1).to(fabric.device)
+            if metric.name != LOSS:
+                meter.update(*metric.prepared(outputs, targets))
+            elif len(targets):  # the share of a process may be empty
+                meter.update(loss(outputs, (inputs, targets)), weight=len(targets))
+            finite &= outputs.isfinite().all()
     if not finite:
         raise TrainingError("the network's outputs are not finite: training has diverged")
-    return float(metric.compute())
+    return _value(meter, metric.name)
+
+
+def _value(meter: torchmetrics.Metric | None, name: str) -> float:
+    """Read a metric; one that is not finite cannot be compared or written."""
+    value = math.nan if meter is None else float(meter.compute())
+    if not math.isfinite(value):
+        raise TrainingError(
+            f"metric '{name}' is {value} on these data, which it may not be for; choose another"
+        )
+    return value

@@ -1,4 +1,4 @@
-"""Check, before training, that a network has an output for every label.
+"""Check, before training, that a network has an output for every class, label or value.
 
 The loss would only report an index out of range, and on a GPU at some later step.
 """
@@ -8,26 +8,52 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from gemkit.core.errors import DataError
 from gemkit.core.probe import in_mode, no_output
-from gemkit.core.tensors import call_with
+from gemkit.core.tensors import as_input, call_with
 from gemkit.data.source import Data
+from gemkit.parts.objective import check_shapes
+from gemkit.training.task import Task
+
+_ALL = ("train", "validation", "test")
 
 
-def check_labels(
-    model: nn.Module, data: Data, splits: Iterable[str] = ("train", "validation", "test")
-) -> None:
+def check_targets(model: nn.Module, data: Data, task: Task, splits: Iterable[str] = _ALL) -> None:
+    """Refuse data whose targets do not suit the task, or the outputs of the network."""
+    task.check_data(data)
+    if task.has_classes(data):
+        check_labels(model, data, splits)
+    kinds = {task.objective.targets, task.metric.targets}
+    if not kinds & {"labels", "values"}:
+        return
+    outputs = _output_shape(model, data)
+    for name in splits:
+        targets: Tensor = getattr(data, name).targets()
+        whose = f"the {name} split of '{data.name}':"
+        if outputs is not None:
+            check_shapes(targets.shape, (len(targets), *outputs), whose)
+        if "labels" in kinds and targets.numel() and not _are_shares(targets):
+            raise DataError(f"{whose} each of several labels must be 0 or 1, or a share between")
+
+
+def _are_shares(targets: Tensor) -> bool:
+    """Whether all targets lie between 0 and 1."""
+    return bool(((targets >= 0) & (targets <= 1)).all())
+
+
+def check_labels(model: nn.Module, data: Data, splits: Iterable[str] = _ALL) -> None:
     """Refuse a data set with labels that the network has no output for."""
-    outputs = _outputs(model, data.shape)
+    outputs = _output_shape(model, data)
     for name in splits:
         labels: Tensor = getattr(data, name).targets()
         highest = int(labels.max()) if labels.numel() else -1
-        if outputs is not None and highest >= outputs:
-            raise no_output(f"the {name} split of '{data.name}'", highest, outputs)
+        if outputs and highest >= outputs[0]:
+            raise no_output(f"the {name} split of '{data.name}'", highest, outputs[0])
 
 
 @torch.no_grad()
-def _outputs(model: nn.Module, shape: tuple[int, ...]) -> int | None:
-    """Count the outputs in a forward pass; None if they are no logits.
+def _output_shape(model: nn.Module, data: Data) -> tuple[int, ...] | None:
+    """Find the shape of the outputs in a forward pass; None if they are no tensor.
 
     Modes, buffers and random generators are restored.
     """
@@ -35,5 +61,13 @@ def _outputs(model: nn.Module, shape: tuple[int, ...]) -> int | None:
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     devices = [like.device] if like.device.type == "cuda" else []
     with in_mode(model, training=False), torch.random.fork_rng(devices):
-        logits = call_with(model, buffers, torch.zeros(2, *shape).to(like))
-    return logits.shape[1] if isinstance(logits, Tensor) and logits.ndim > 1 else None
+        try:
+            outputs = call_with(model, buffers, as_input(data.blank(2), like))
+        except RuntimeError as error:
+            if not data.indices:
+                raise
+            raise DataError(
+                f"the inputs of '{data.name}' are int64, so they count as indices such as tokens, "
+                f"and {type(model).__name__} does not take them ({error}); give values as float"
+            ) from error
+    return tuple(outputs.shape[1:]) if isinstance(outputs, Tensor) else None

@@ -17,8 +17,9 @@ from gemkit.data.fingerprint import Fingerprint, check_same
 from gemkit.data.source import Data, Source
 from gemkit.training.checkpointer import Checkpointer
 from gemkit.training.device import make_fabric
-from gemkit.training.evaluation import accuracy
+from gemkit.training.evaluation import measure
 from gemkit.training.plan import Plan, Runtime
+from gemkit.training.task import Task
 from gemkit.training.trainer import Trainer
 
 Listener = Callable[[Event], None]
@@ -68,8 +69,10 @@ class Phase:
         observers: Sequence[Listener],
         fabric: Fabric | None,
         checkpointer: Checkpointer | None = None,
+        task: Task | None = None,
     ) -> None:
         self.name = name
+        self.task = task or Task()
         self.seed = seed
         self.runtime = runtime
         self.fabric = fabric or make_fabric(runtime)
@@ -191,14 +194,16 @@ class Training:
     def _end_epoch(self, lr: float) -> None:
         """Measure and tell how the epoch went: the only moment that waits for the device."""
         self._epochs += 1
-        trainer, phase, data = self.trainer, self.phase, self.phase.data
+        trainer, phase, metric = self.trainer, self.phase, self.phase.task.metric
         event = EpochEnded(
             phase=phase.name,
             epoch=self._epochs,
             loss=trainer.mean_loss(self.steps),
-            accuracy=accuracy(trainer.module, data.validation, phase.fabric, data.classes),
+            value=measure(trainer.module, phase.data.validation, phase.fabric, phase.task),
             density=density_of(trainer.net.mask),
             lr=lr,
             seconds=self._seconds(),
+            metric=metric.name,
+            higher_is_better=metric.higher_is_better,
         )
         phase.tell(event)

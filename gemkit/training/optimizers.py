@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from gemkit.core.errors import OptionError, did_you_mean
+from gemkit.core.text import text_of
 from gemkit.training.optimizer_contract import broken_rule
 from gemkit.training.optimizer_names import NATIVE
 from gemkit.training.optimizer_state import parameters_in
-from gemkit.training.plan import NOT_OPTIONS, Plan, text_of
+from gemkit.training.plan import NOT_OPTIONS, Plan
 
 FUSED = {"cpu", "cuda", "mps"}
 """Kinds of devices for which torch has optimizers that take one kernel a step."""

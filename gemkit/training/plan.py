@@ -18,6 +18,7 @@ from pydantic import (
 from gemkit.core.bounded import Spec
 from gemkit.core.errors import OptionError, did_you_mean
 from gemkit.core.limits import MAX_EPOCHS, MAX_NAME_LENGTH
+from gemkit.core.text import CUSTOM, text_of
 from gemkit.training.optimizer_names import NATIVE, check_name
 
 CollapsePolicy = Literal["error", "warn", "keep-one"]
@@ -26,8 +27,6 @@ CollapsePolicy = Literal["error", "warn", "keep-one"]
 SCHEDULES = ("cosine", "linear", "multistep", "constant")
 NOT_OPTIONS = {"lr", "weight_decay", "momentum", "nesterov", "fused", "foreach", "capturable"}
 """Settings of optimizers that are fields of a plan, or that gemkit decides."""
-_CUSTOM = "custom:"
-"""What files have before the name of a function."""
 
 
 class Plan(BaseModel):
@@ -114,7 +113,7 @@ class Plan(BaseModel):
         default="last",
         exclude_if=lambda which: which == "last",  # so that older files say the same
         description="which network fine-tuning keeps: that of its last epoch, or of the epoch with "
-        "the best validation accuracy",
+        "the best validation accuracy or other metric",
     )
 
     @field_validator("optimizer", mode="before")
@@ -161,7 +160,7 @@ class Plan(BaseModel):
         """Refuse a plan from a file that only names a function."""
         for field in ("optimizer", "lr_schedule"):
             value = getattr(self, field)
-            if isinstance(value, str) and value.startswith(_CUSTOM):
+            if isinstance(value, str) and value.startswith(CUSTOM):
                 raise OptionError(
                     f"{field} = {value!r} names a function, and a file alone runs no code; run "
                     f"again from Python with the function itself, Plan({field}=...)"
@@ -209,18 +208,10 @@ class Plan(BaseModel):
         )
 
 
-def text_of(value: str | Callable[..., Any]) -> str:
-    """Return a name as it is, and of a function where it is defined."""
-    if isinstance(value, str):
-        return value
-    place = value if hasattr(value, "__qualname__") else type(value)
-    return f"{_CUSTOM}{place.__module__}.{place.__qualname__}"[:MAX_NAME_LENGTH]
-
-
 def _is_name(value: object) -> TypeGuard[str]:
     """Whether a value is a name; refuse what is neither a name nor a function."""
     if isinstance(value, str) and len(value) <= MAX_NAME_LENGTH:
-        return not value.startswith(_CUSTOM)
+        return not value.startswith(CUSTOM)
     if not callable(value):
         raise ValueError("give a name or, from Python, a function")
     return False

@@ -6,15 +6,14 @@ from functools import partial
 from typing import cast
 
 import torch
-import torch.nn.functional as F
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torchmetrics import MeanMetric
 
 from gemkit.core.probe import Batch
 from gemkit.core.state import StateDict, checked_tensors
-from gemkit.core.tensors import Tensors
-from gemkit.parts.objective import Objective
+from gemkit.core.tensors import Tensors, is_index
+from gemkit.parts.objective import CrossEntropy, Objective
 from gemkit.training.device import layout_of
 from gemkit.training.loss_scale import LossScale
 from gemkit.training.nan_guard import NanGuard, diverged
@@ -39,16 +38,15 @@ class Trainer:
         self.net = net
         self.plan = plan
         self.fabric = fabric
-        layout = layout_of(net.model, runtime)
-        dtype = next(net.model.parameters()).dtype
-        self._as_parameters = partial(Tensor.to, dtype=dtype, memory_format=layout)
+        self._layout = layout_of(net.model, runtime)
+        self._dtype = next(net.model.parameters()).dtype
         module = cast(nn.Module, torch.compile(net.model)) if runtime.compile else net.model
         self.module = fabric.setup_module(module, move_to_device=False)
         self._compiled = runtime.compile and can_compile(plan) and net.compile_()
         self.optimizer = self._fresh_optimizer()
-        self.objective = objective
+        self.objective = objective or CrossEntropy()
         weights = {name: own.detach() for name, own in net.model.named_parameters()}
-        self._objective_state = objective.init_state(weights) if objective else {}
+        self._objective_state = self.objective.init_state(weights)
         self._scale = LossScale(fabric.device) if runtime.precision == "fp16" else None
         self.loss = MeanMetric(nan_strategy="disable").to(fabric.device)
         self.number = 0
@@ -64,7 +62,7 @@ class Trainer:
         self.number = number
         set_lr(self.optimizer, lr)
         images, labels = batch
-        images = self._as_parameters(images)
+        images = self._as_input(images)
         skips = self.plan.on_nan == "skip"
         before = [tensor.clone() for tensor in self._changing()] if skips else []
         loss = self._backward(images, labels)
@@ -101,11 +99,15 @@ class Trainer:
         self.fabric.backward(loss if self._scale is None else self._scale.scaled(loss))
         return loss.detach()
 
+    def _as_input(self, inputs: Tensor) -> Tensor:
+        """Return inputs in the number format of the network, and images in its memory layout."""
+        dtype = inputs.dtype if is_index(inputs) else self._dtype
+        layout = self._layout if inputs.ndim == 4 else torch.preserve_format
+        return inputs.to(dtype=dtype, memory_format=layout)
+
     def _loss(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of a batch: cross-entropy, unless there is an objective."""
+        """Return the loss of a batch."""
         outputs = self.module(images)
-        if self.objective is None:
-            return F.cross_entropy(outputs, labels)
         now = replace(self.net.now, state=self._objective_state, dense=self._dense)
         return self.objective.loss(outputs, (images, labels), now)
 

@@ -43,8 +43,10 @@ class _Log:
         """Write an event, and flush."""
         match event:
             case EpochEnded():
-                for name in ("loss", "accuracy", "density", "lr"):
+                for name in ("loss", "density", "lr"):
                     self._scalar(f"{event.phase}/{name}", getattr(event, name), event.epoch)
+                metric = "metric" if event.metric == "loss" else event.metric
+                self._scalar(f"{event.phase}/{metric}", event.value, event.epoch)
             case Froze():
                 self._scalar("freeze/target", event.target, event.step)
                 self._scalar("freeze/alive", event.alive / max(1, event.prunable), event.step)

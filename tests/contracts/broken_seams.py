@@ -232,6 +232,22 @@ class CountsLosses(CrossEntropy):
         return super().loss(outputs, batch, now) * CALLS["loss"]
 
 
+@breaks("its-metric-is-for-its-targets")
+class Misspelt(CrossEntropy):
+    metric = "acuracy"
+
+
+@breaks("its-metric-is-for-its-targets")
+class WrongTargets(CrossEntropy):
+    metric = "r2"
+
+
+@breaks("outputs-that-hit-are-better-than-outputs-that-miss")
+class Maximized(CrossEntropy):
+    def loss(self, outputs, batch, now):
+        return -super().loss(outputs, batch, now)
+
+
 @breaks("it-trains-in-a-search")
 class OnlyThreeImages(CrossEntropy):
     def loss(self, outputs, batch, now):

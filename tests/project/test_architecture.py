@@ -18,6 +18,7 @@ ROWS = [
     ["core"],
     [
         "data.source",
+        "data.checks",
         "data.fingerprint",
         "data.splits",
         "data.augment",

@@ -20,6 +20,7 @@ from gemkit.parts.recipe import ROLES
 from gemkit.plugins.loader import BUILT_IN
 from gemkit.plugins.registry import KIND_OF_ROLE
 from gemkit.runs.directory import RunDir
+from gemkit.training.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -199,3 +200,33 @@ def test_the_checkpointer_of_the_page_on_runs_saves(tmp_path, monkeypatch):
     exec(example, names)  # goes on from the last checkpoint, and finds the same
     assert names["ticket"] == kept
     assert len(list((tmp_path / "kept").iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("note", "small"),
+    [
+        ("tabular regression", (("2000", "120"), ("1500", "80"), ("epochs=30", "epochs=4"))),
+        ("several labels", (("epochs=10", "epochs=1"),)),
+    ],
+)
+def test_the_examples_of_other_targets_run(note, small):
+    page = (ROOT / "docs" / "data.md").read_text()
+    [example] = re.findall(rf"<!-- {note} -->\n```python\n(.*?)```", page, flags=re.DOTALL)
+    assert len(example.splitlines()) < 40
+    for long, short in small:
+        assert long in example
+        example = example.replace(long, short)
+    shown = []
+    exec(example.replace("print(", "shown.append("), names := {"shown": shown})
+    assert names["trained"].info.objective == names["ticket"].info.objective != None  # noqa: E711
+    assert len(shown) == 2
+    assert all(isinstance(value, float) for value in shown)
+
+
+def test_the_page_on_runs_names_every_objective_and_metric():
+    page = (ROOT / "docs" / "runs.md").read_text()
+    section = page.partition("## Objective and metric")[2].partition("\n## ")[0]
+    for name in [*REGISTRY.parts["objectives"], *METRICS]:
+        assert f"`{name}`" in section
+    for name, cells in [(row[0][0], row[2]) for row in rows(section, 3) if row[0]]:
+        assert cells == [REGISTRY.part("objectives", name).thing.metric]

@@ -57,7 +57,10 @@ def missing_files_raise_a_data_error(part: DatasetPart, case: None) -> None:
 
 @clause(DatasetPart, on_files=True)
 def every_split_holds_images_and_labels(part: DatasetPart, folder: Path | None) -> None:
-    """Splits give finite float32 images of the declared shape, and labels below `classes`."""
+    """Splits give finite float32 images of the declared shape, and labels below `classes`.
+
+    Inputs may also be int64 indices, and targets others than classes, if `classes` is None.
+    """
     with loaded(part, folder) as data:
         require(isinstance(data, Data), f"it returned {type(data).__name__}")
         for name in SPLITS:
@@ -68,12 +71,16 @@ def check_split(name: str, source: Source, data: Data) -> None:
     """Compare the first batch and all labels of a split with what the data set declares."""
     require(len(source) > 0, f"{name} is empty")
     images, labels = next(iter(source.batches(16)))
-    require(images.dtype == torch.float32, f"{name} gives images of type {images.dtype}")
+    kinds = (torch.float32, torch.int64) if data.indices else (torch.float32,)
+    require(images.dtype in kinds, f"{name} gives images of type {images.dtype}")
     require(
         tuple(images.shape[1:]) == data.shape,
         f"{name} gives images of shape {tuple(images.shape[1:])}, not {data.shape}",
     )
     require(bool(images.isfinite().all()), f"{name} gives images that are not finite")
+    if data.classes is None:
+        require(bool(labels.isfinite().all()), f"{name} gives targets that are not finite")
+        return
     require(labels.dtype == torch.int64, f"{name} gives labels of type {labels.dtype}")
     inside = (source.targets() >= 0) & (source.targets() < data.classes)
     require(bool(inside.all()), f"{name} gives labels outside 0 to {data.classes - 1}")
@@ -89,7 +96,9 @@ def every_sample_comes_once_an_epoch(part: DatasetPart, folder: Path | None) -> 
         )
         for seed in (None, 0):
             _, labels = read(source, 7, seed)
-            counted = torch.equal(labels.sort().values, source.targets().sort().values)
+            counted = torch.equal(
+                *(own.flatten().sort().values for own in (labels, source.targets()))
+            )
             require(counted, "an epoch differs from the targets")
 
 

@@ -10,13 +10,14 @@ from torch import Tensor
 
 from gemkit.core.tensors import Tensors, generator
 from gemkit.parts.now import Now
-from gemkit.parts.objective import Objective
+from gemkit.parts.objective import Objective, Targets
 from gemkit.testing.cases import Case
 from gemkit.testing.clause import clause, require
 from gemkit.testing.clauses.state import begun
 from gemkit.testing.strategies import CPU, seeds, variants
 from gemkit.testing.tiny import CLASSES, SHAPE
 from gemkit.testing.watch import copied, no_global_randomness, same, unchanged
+from gemkit.training.metrics import LOSS, METRICS
 
 DTYPES = (torch.float32, torch.float64)
 
@@ -30,6 +31,7 @@ class Outputs(Case):
     dtype: torch.dtype = torch.float32
     seed: int = 0
     device: torch.device = CPU
+    targets: Targets = "classes"
 
     def logits(self) -> Tensor:
         """Draw the outputs of the sparse network."""
@@ -37,10 +39,26 @@ class Outputs(Case):
         return (drawn * self.size).to(self.device, self.dtype)
 
     def batch(self) -> tuple[Tensor, Tensor]:
-        """Draw images and labels."""
+        """Draw images and targets."""
         rng = generator(self.seed, "batch")
         images = torch.randn(self.images, *SHAPE, generator=rng).to(self.device, self.dtype)
-        return images, torch.randint(CLASSES, (self.images,), generator=rng).to(self.device)
+        return images, drawn_targets(self.targets, self.images, rng).to(self.device)
+
+    def hitting(self, targets: Tensor) -> Tensor:
+        """Return outputs that hit every target."""
+        if self.targets == "values":
+            return targets.to(self.dtype)
+        if self.targets == "labels":
+            return (20 * targets - 10).to(self.dtype)
+        return 20 * torch.eye(CLASSES, dtype=self.dtype, device=self.device)[targets]
+
+    def missing(self, targets: Tensor) -> Tensor:
+        """Return outputs that miss every target."""
+        if self.targets == "values":
+            return targets.to(self.dtype) + 3
+        if self.targets == "labels":
+            return -self.hitting(targets)
+        return self.hitting((targets + 1) % CLASSES)
 
     def weights(self) -> Tensors:
         """Draw the weights of the network, for the state of an objective."""
@@ -60,6 +78,15 @@ class Outputs(Case):
         )
 
 
+def drawn_targets(kind: Targets, count: int, rng: torch.Generator) -> Tensor:
+    """Draw targets of a kind, of as many classes, labels or values as the networks have outputs."""
+    if kind == "labels":
+        return torch.randint(2, (count, CLASSES), generator=rng).float()
+    if kind == "values":
+        return torch.randn(count, CLASSES, generator=rng)
+    return torch.randint(CLASSES, (count,), generator=rng)
+
+
 Judged = tuple[Objective, Outputs]
 
 
@@ -72,6 +99,7 @@ def answers(part: Objective, device: torch.device) -> st.SearchStrategy[Judged]:
         dtype=st.sampled_from(DTYPES),
         seed=seeds,
         device=st.just(device),
+        targets=st.just(part.targets),
     )
     return st.tuples(variants(part), drawn)
 
@@ -122,3 +150,44 @@ def equal_states_give_equal_losses(part: Objective, case: Judged) -> None:
         runs.append([*losses, *now.state.values()])
     equal = all(same(one, other) for one, other in zip(*runs, strict=True))
     require(equal, "three steps from equal states gave two results; keep nothing in the part")
+
+
+@clause(Objective)
+def its_metric_is_for_its_targets(part: Objective, case: None) -> None:
+    """`metric` names a metric, and one that is for the `targets` of the objective."""
+    known = part.metric in METRICS
+    require(known, f"there is no metric {part.metric!r}; there is {', '.join(METRICS)}")
+    own = METRICS[part.metric].targets
+    fits = "any" in (own, part.targets) or own == part.targets
+    require(fits, f"metric '{part.metric}' is for {own}, but its targets are {part.targets}")
+
+
+def compares(part: Objective) -> bool:
+    """Whether an objective compares with targets, rather than with the dense network."""
+    return not part.needs_dense
+
+
+@clause(Objective, answers, applies=compares)
+def outputs_that_hit_are_better_than_outputs_that_miss(part: Objective, case: Judged) -> None:
+    """Outputs that hit every target have no higher loss, and a better metric."""
+    part, drawn = case
+    images, targets = drawn.batch()
+    losses, values = [], []
+    for outputs in (drawn.hitting(targets), drawn.missing(targets)):
+        now = drawn.now(begun(part, drawn.weights()))
+        losses.append(part.loss(outputs, (images, targets), now).item())
+        values.append(_measured(part, outputs, targets, losses[-1]))
+    require(losses[0] <= losses[1], f"hits have loss {losses[0]}, and misses {losses[1]}")
+    metric = METRICS[part.metric]
+    worse = metric.worse_by(values[1], than=values[0])
+    require(worse > 0, f"{metric.name} is {values[0]} for hits, and {values[1]} for misses")
+
+
+def _measured(part: Objective, outputs: Tensor, targets: Tensor, loss: float) -> float:
+    """Return the metric of outputs."""
+    metric = METRICS[part.metric]
+    if metric.name == LOSS:
+        return loss
+    meter = metric.make(CLASSES).to(outputs.device)
+    meter.update(*metric.prepared(outputs, targets))
+    return float(meter.compute())

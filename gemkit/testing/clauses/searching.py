@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from gemkit.core.errors import FitError, Stopped
 from gemkit.core.state import Stateful
 from gemkit.core.tensors import budget
+from gemkit.data.source import Data
 from gemkit.parts.allocation import Allocation
 from gemkit.parts.initializer import Initializer
 from gemkit.parts.objective import Objective
@@ -36,12 +37,14 @@ from gemkit.testing.watch import same_everywhere, state_of, unchanged
 from gemkit.tickets.ticket import Ticket
 from gemkit.training.checkpointer import Checkpointer, DiskCheckpointer
 from gemkit.training.plan import Plan
+from gemkit.training.task import Task, task_from
 
 DENSITY = 0.5
 _POPUP = {"scores": "popup", "rounding": "topk", "init": "signed_constant"}
 _UNIFORM = _POPUP | {"scores": "uniform"}
 _AT_THE_END = {"schedule": {"name": "once", "after": 1.0}}
 _WEIGHTS = {"scores": "magnitude", "rounding": "open", "init": "as_built"} | _AT_THE_END
+_OBJECTIVES = {"values": "mse", "labels": "binary"}
 _DENSITIES = (DENSITY, *(n / m for m in (4, 8, 16, 3, 5, 6, 10, 32) for n in range(1, m)))
 _GATES = {"scores": "constant", "rounding": "sigmoid"} | _AT_THE_END
 
@@ -91,7 +94,8 @@ def tried(
     checkpointer: Checkpointer | None = None,
 ) -> Ticket:
     """Search with a recipe in a tiny network, and look whether that is left as it was."""
-    model, data = tiny_net() if model is None else model, tiny_data()
+    model = tiny_net() if model is None else model
+    data, task = data_and_task(recipe.objective)
     network = unchanged("the model of the caller", lambda: state_of(model))
     with network, unchanged("what the parts hold", lambda: held(recipe)):
         return search(
@@ -105,7 +109,18 @@ def tried(
             fabric=processor(),
             on_collapse="warn",
             checkpointer=checkpointer,
+            task=task,
         )
+
+
+def data_and_task(objective: Objective | None) -> tuple[Data, Task]:
+    """Return tiny data with targets for an objective, and a task for them."""
+    kind = "classes" if objective is None else objective.targets
+    if objective is None or kind in ("classes", "any"):
+        return tiny_data(), Task()
+    if objective.needs_dense:  # which a task never does
+        return tiny_data(targets=kind), task_from(own_parts(), _OBJECTIVES[kind])
+    return tiny_data(targets=kind), Task(objective)
 
 
 def look_at(recipe: Recipe, epochs: int) -> Ticket:
@@ -168,7 +183,9 @@ def it_trains_in_a_search(part: Objective, case: None) -> None:
         recipes.append(recipe_with(part, **_WEIGHTS))
     for recipe in recipes:
         ticket = look_at(recipe, epochs=3)
-        finetune(ticket, tiny_net(), tiny_data(), epochs=1, runtime=CPU, fabric=processor())
+        data, task = data_and_task(part)
+        fabric = processor()
+        finetune(ticket, tiny_net(), data, epochs=1, runtime=CPU, fabric=fabric, task=task)
 
 
 @clause(Structure)

@@ -25,7 +25,7 @@ def ticket():
 
 
 def accuracies(events):
-    return [known["accuracy"] for name, known in events if name == "EpochEnded"]
+    return [known["value"] for name, known in events if name == "EpochEnded"]
 
 
 def test_the_network_of_the_best_epoch_is_kept(ticket):

@@ -290,10 +290,15 @@ def test_statistics_agree_with_torch_and_constant_channels_get_std_1():
 
 IMAGES, LABELS = torch.zeros(4, 3, 5, 5).byte(), torch.zeros(4).long()
 MISTAKES = {
-    "three dimensions": ((IMAGES[0], LABELS), {}, r"\[samples, channels.*\[3, 5, 5\]"),
+    "one image": ((IMAGES[0], LABELS), {}, r"for 3 images give 3 labels.*\[4\]"),
     "no samples": ((IMAGES[:0], LABELS[:0]), {}, r"non-empty .*not \[0, 3, 5, 5\]"),
     "integer images": ((IMAGES.long(), LABELS), {}, "uint8 or float, not torch.int64"),
-    "float labels": ((IMAGES, LABELS.float()), {}, "labels must be int64, not torch.float32"),
+    "short labels": ((IMAGES, LABELS.int()), {}, "labels must be int64.* not torch.int32"),
+    "too few values": ((IMAGES, LABELS[:3].float()), {}, r"for 4 images give 4 labels.*\[3\]"),
+    "no values": ((IMAGES, torch.zeros(4, 0)), {}, r"not labels of shape \[4, 0\]"),
+    "values without end": ((IMAGES, LABELS / 0), {}, "some targets are not finite"),
+    "a row of numbers": ((torch.zeros(4), LABELS), {}, "must be non-empty"),
+    "a padded table": ((torch.zeros(4, 3), LABELS), {"pad": 1}, "only images are cropped"),
     "too few labels": ((IMAGES, LABELS[:3]), {}, r"for 4 images give 4 labels.*\[3\]"),
     "one-hot labels": ((IMAGES, LABELS.view(4, 1)), {}, r"shape \[4, 1\]"),
     "negative labels": ((IMAGES, LABELS - 1), {}, "some are negative"),

@@ -90,6 +90,9 @@ def tried(recipe, model, data, plan):
     """Search; return which expected error it was, or the ticket."""
     try:
         how = {"density": 0.5, "plan": plan, "runtime": CPU, "on_collapse": "warn"}
+        own = recipe.objective
+        if own is not None and own.targets != "classes":
+            data, how["objective"] = tiny_data(targets=own.targets), own
         return None, search(recipe, model, data, **how)
     except (FitError, CollapseError) as error:
         words = {recipe.structure.name, f"{recipe.scores.name} {recipe.rounding.name}"}

@@ -16,7 +16,7 @@ from gemkit.core.atomic_io import read
 from gemkit.core.errors import CheckpointError, OptionError, StorageError, TrainingError
 from gemkit.core.events import Collapsed, EpochEnded, Froze, Noted, PhaseStarted, StepEnded
 from gemkit.runs import directory as rundir
-from gemkit.runs.config import differences
+from gemkit.runs.differences import differences
 from gemkit.runs.directory import RunDir
 from gemkit.runs.metrics import Log, Metrics, last_line
 

@@ -1,0 +1,66 @@
+"""What tensors must be to make a data set."""
+
+import torch
+from torch import Tensor
+
+from gemkit.core.text import number_of
+
+
+def problems_of(
+    images: Tensor,
+    labels: Tensor,
+    *,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    peak: float,
+    pad: int,
+    flip: bool,
+) -> list[str]:
+    """List everything that is wrong with inputs, targets and what is done to the inputs."""
+    shape = list(images.shape)
+    if len(shape) < 2 or 0 in shape:
+        return [f"images must be non-empty [samples, channels, height, width], not {shape}"]
+    count, channels, bytes_ = shape[0], shape[1], images.dtype == torch.uint8
+    statistics = {len(mean), len(std)}
+    checks = [
+        (
+            images.is_floating_point()
+            or bytes_
+            or (images.dtype == torch.int64 and len(shape) < 4),
+            f"images must be uint8 or float, not {images.dtype}",
+        ),
+        (
+            labels.is_floating_point() or labels.dtype in (torch.int64, torch.bool),
+            f"labels must be int64, and other targets float or bool, not {labels.dtype}",
+        ),
+        (
+            list(labels.shape) == [count] if labels.dtype == torch.int64 else _fits(labels, count),
+            f"for {number_of(count, 'image')} give {number_of(count, 'label')}, not labels of "
+            f"shape {list(labels.shape)}; several for each are bool or float",
+        ),
+        (
+            labels.dtype != torch.int64 or bool((labels >= 0).all()),
+            "labels count from 0, and some are negative",
+        ),
+        (
+            not labels.is_floating_point() or bool(labels.isfinite().all()),
+            "some targets are not finite",
+        ),
+        (
+            statistics == {0} or (statistics == {channels} and bytes_),
+            f"mean and std need {channels} values for uint8 images, one per channel, and none for "
+            "float images, which are not normalised",
+        ),
+        (
+            len(shape) == 4 or not (pad or flip),
+            f"only images are cropped and flipped, not inputs of shape {shape[1:]}",
+        ),
+        (min((*std, peak)) > 0, "std and peak must be above 0"),
+        (pad >= 0, f"pad must be 0 or more, not {pad}"),
+    ]
+    return [message for valid, message in checks if not valid]
+
+
+def _fits(targets: Tensor, count: int) -> bool:
+    """Whether there are targets for so many samples."""
+    return list(targets.shape[:1]) == [count] and 0 not in targets.shape

@@ -1,0 +1,117 @@
+"""Metrics by name, from torchmetrics: how good a network is, and whether higher is better."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torchmetrics
+from torch import Tensor
+from torchmetrics import classification, regression
+
+from gemkit.core.errors import OptionError, did_you_mean
+from gemkit.parts.objective import Targets, matched
+
+LOSS = "loss"
+"""The metric that is the mean of the run's own objective."""
+
+
+class Metric(NamedTuple):
+    """A metric: what it compares outputs with, and how its values are read."""
+
+    name: str
+    higher_is_better: bool
+    share: bool
+    """Whether it lies between 0 and 1, and is shown in percent."""
+    targets: Targets
+    make: Callable[[int], torchmetrics.Metric]
+    """Makes an empty metric for so many outputs."""
+
+    def prepared(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return outputs and targets in the form that torchmetrics takes."""
+        if self.targets == "classes":
+            return outputs, targets
+        targets = matched(targets, outputs)
+        if self.targets == "labels":
+            return outputs.flatten(1), targets.flatten(1).long()
+        if self.name == "r2" and outputs[:1].numel() > 1:
+            return outputs.flatten(1), targets.flatten(1)
+        return outputs.flatten(), targets.flatten()
+
+    def margin(self, fraction: float, typical: float) -> float:
+        """Return the smallest difference that counts: of any other scale, a part of a value."""
+        return fraction if self.share else fraction * abs(typical)
+
+    def worse_by(self, value: float, than: float) -> float:
+        """Return by how much a value is worse than another one; negative where it is better."""
+        return than - value if self.higher_is_better else value - than
+
+    def error(self, value: float) -> float:
+        """Return a value of which less is better."""
+        if not self.higher_is_better:
+            return value
+        return 1 - value if self.share else -value
+
+
+def _multiclass(
+    cls: type[torchmetrics.Metric], average: str
+) -> Callable[[int], torchmetrics.Metric]:
+    return lambda outputs: cls(num_classes=outputs, average=average, validate_args=False)
+
+
+def _multilabel(
+    cls: type[torchmetrics.Metric], average: str
+) -> Callable[[int], torchmetrics.Metric]:
+    return lambda outputs: cls(num_labels=outputs, average=average, validate_args=False)
+
+
+def _plain(cls: type[torchmetrics.Metric]) -> Callable[[int], torchmetrics.Metric]:
+    return lambda outputs: cls()
+
+
+def _metric(
+    name: str,
+    targets: Targets,
+    cls: type[torchmetrics.Metric],
+    make: Callable[[int], torchmetrics.Metric],
+    *,
+    share: bool = True,
+) -> Metric:
+    return Metric(name, bool(cls.higher_is_better), share, targets, make)
+
+
+def _of_classes(name: str, cls: type[torchmetrics.Metric], average: str = "macro") -> Metric:
+    return _metric(name, "classes", cls, _multiclass(cls, average))
+
+
+def _of_labels(name: str, cls: type[torchmetrics.Metric], average: str = "macro") -> Metric:
+    return _metric(name, "labels", cls, _multilabel(cls, average))
+
+
+def _of_values(name: str, cls: type[torchmetrics.Metric]) -> Metric:
+    return _metric(name, "values", cls, _plain(cls), share=False)
+
+
+METRICS = {
+    metric.name: metric
+    for metric in (
+        _of_classes("accuracy", classification.MulticlassAccuracy, "micro"),
+        _of_classes("balanced_accuracy", classification.MulticlassAccuracy),
+        _of_classes("f1", classification.MulticlassF1Score),
+        _of_labels("multilabel_accuracy", classification.MultilabelAccuracy, "micro"),
+        _of_labels("multilabel_f1", classification.MultilabelF1Score),
+        _of_labels("multilabel_average_precision", classification.MultilabelAveragePrecision),
+        _of_values("mean_squared_error", regression.MeanSquaredError),
+        _of_values("mean_absolute_error", regression.MeanAbsoluteError),
+        _of_values("r2", regression.R2Score),
+        Metric(LOSS, False, False, "any", lambda outputs: torchmetrics.MeanMetric()),
+    )
+}
+"""All metrics by name. `higher_is_better` is torchmetrics' own."""
+
+ACCURACY = METRICS["accuracy"]
+
+
+def metric_named(name: str) -> Metric:
+    """Return a metric, or raise an error that suggests the closest name."""
+    if name not in METRICS:
+        raise OptionError(f"there is no metric {name!r}{did_you_mean(name, METRICS)}")
+    return METRICS[name]
