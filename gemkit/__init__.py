@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gemkit.api import evaluate, finetune, importance, search, select
     from gemkit.compaction import compact
-    from gemkit.core.errors import GemkitError
+    from gemkit.core.errors import GemkitError, GemkitWarning
     from gemkit.core.probe import Probe, Wanted
     from gemkit.core.prunable import prunable_names
     from gemkit.core.selection import Shares
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gemkit.data.part import DatasetPart
     from gemkit.data.source import Data
     from gemkit.models.part import ModelPart
+    from gemkit.models.weights import load_weights
     from gemkit.parts.allocation import Allocation
     from gemkit.parts.initializer import Initializer
     from gemkit.parts.now import Now
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from gemkit.runs.run import load_preset, resume, run
     from gemkit.sanity.check import SanityCheck
     from gemkit.sanity.measurement import Measurement
+    from gemkit.tickets.hold import Hold
     from gemkit.tickets.ticket import Ticket
     from gemkit.training.plan import Plan, Runtime
 
@@ -52,7 +54,10 @@ _HOMES = {
         "select",
     ),
     "gemkit.compaction": ("compact",),
-    "gemkit.core.errors": ("GemkitError",),
+    "gemkit.core.errors": (
+        "GemkitError",
+        "GemkitWarning",
+    ),
     "gemkit.core.prunable": ("prunable_names",),
     "gemkit.core.probe": (
         "Probe",
@@ -63,6 +68,7 @@ _HOMES = {
     "gemkit.data.part": ("DatasetPart",),
     "gemkit.data.source": ("Data",),
     "gemkit.models.part": ("ModelPart",),
+    "gemkit.models.weights": ("load_weights",),
     "gemkit.parts.allocation": ("Allocation",),
     "gemkit.parts.initializer": ("Initializer",),
     "gemkit.parts.now": ("Now",),
@@ -104,6 +110,7 @@ _HOMES = {
     ),
     "gemkit.sanity.check": ("SanityCheck",),
     "gemkit.sanity.measurement": ("Measurement",),
+    "gemkit.tickets.hold": ("Hold",),
     "gemkit.tickets.ticket": ("Ticket",),
     "gemkit.training.plan": (
         "Plan",
@@ -119,6 +126,8 @@ __all__ = [
     "Freeze",
     "FreezeSchedule",
     "GemkitError",
+    "GemkitWarning",
+    "Hold",
     "Initializer",
     "LearnedScores",
     "MeasuredScores",
@@ -156,6 +165,7 @@ __all__ = [
     "load_config",
     "load_plugins",
     "load_preset",
+    "load_weights",
     "prepare",
     "prunable_names",
     "resume",

@@ -10,13 +10,14 @@ import torch
 from lightning_fabric import Fabric
 from torch import nn
 
-from gemkit.compaction import finetune as compact_finetune
+from gemkit.compaction import finetune as train_ticket
 from gemkit.core.density import density_from
 from gemkit.core.errors import ImportanceError, OptionError
+from gemkit.core.model_check import check_model, try_outputs
 from gemkit.core.probe import Batch, Probe
 from gemkit.core.prunable import prunable_names
 from gemkit.core.selection import keep_top
-from gemkit.core.tensors import Tensors, generator, parameters_of
+from gemkit.core.tensors import Tensors, as_input, generator, parameters_of
 from gemkit.data.source import Data
 from gemkit.parts.allocation import Allocation
 from gemkit.parts.recipe import Recipe
@@ -33,6 +34,7 @@ from gemkit.tickets.ticket import Ticket
 from gemkit.training.checkpointer import Checkpointer
 from gemkit.training.loop import Listener
 from gemkit.training.plan import CollapsePolicy, Plan, Runtime
+from gemkit.training.progress import shown
 from gemkit.training.task import ObjectiveSpec, Task, task_from, task_of
 
 
@@ -55,6 +57,7 @@ def search(
     prune_frozen: bool = False,
     objective: ObjectiveSpec | None = None,
     metric: str | None = None,
+    progress: bool = True,
 ) -> Ticket:
     """Find a ticket in a copy of `model`.
 
@@ -77,16 +80,18 @@ def search(
         checkpointer: saves the search, and resumes it; see `gemkit.training.checkpointer`.
         prepare: search a copy in which signal reaches every layer; see `gemkit.prepare`.
         prune_frozen: also prune frozen weights (`requires_grad=False`), without training or
-            redrawing them. By default they are not pruned, and a `Noted` event names them.
+            redrawing them. By default they are not pruned, and a warning names them.
         objective: what scores and training minimize: a name such as `"mse"`, a table with name and
             fields, or a function of outputs and targets. Cross-entropy by default. A recipe with an
             objective of its own trains by that.
         metric: the name of what is measured after every epoch; by default the objective's own.
+        progress: show a bar on a terminal or in a notebook. Warnings are issued in any case, as
+            `gemkit.GemkitWarning`.
     """
     registry = _registry()
     task = task_from(registry, objective, metric)
     if prepare:
-        model = prepared(model, seed=seed)
+        model = prepared(check_model(model), seed=seed)
     if isinstance(recipe, str):
         recipe = registry.recipe(recipe)
     plugins = versions_of([*recipe.parts().values(), task.objective], registry)
@@ -94,22 +99,23 @@ def search(
     def with_versions(ticket: Ticket) -> Ticket:
         return ticket.with_info(versions=ticket.info.versions | plugins)
 
-    ticket = pruning.search(
-        recipe,
-        model,
-        data,
-        density=_fraction(density),
-        plan=(plan or Plan()).lasting(epochs),
-        seed=seed,
-        runtime=runtime,
-        on_collapse=on_collapse,
-        observers=observers,
-        fabric=fabric,
-        on_ticket=on_ticket and (lambda level: on_ticket(with_versions(level))),
-        checkpointer=checkpointer,
-        prune_frozen=prune_frozen,
-        task=task,
-    )
+    with shown(progress) as show:
+        ticket = pruning.search(
+            recipe,
+            model,
+            data,
+            density=_fraction(density),
+            plan=(plan or Plan()).lasting(epochs),
+            seed=seed,
+            runtime=runtime,
+            on_collapse=on_collapse,
+            observers=[show, *observers],
+            fabric=fabric,
+            on_ticket=on_ticket and (lambda level: on_ticket(with_versions(level))),
+            checkpointer=checkpointer,
+            prune_frozen=prune_frozen,
+            task=task,
+        )
     return with_versions(ticket)
 
 
@@ -127,26 +133,40 @@ def finetune(
     checkpointer: Checkpointer | None = None,
     objective: ObjectiveSpec | None = None,
     metric: str | None = None,
+    progress: bool = True,
 ) -> Ticket:
     """Train the ticket's weights in a copy of `model`; the mask holds to the last step.
 
-    With `select="best"` in the plan, the weights of the best epoch are kept. `epochs` overrides
-    those of the plan; the seed, the objective and the metric are the ticket's own unless others
-    are given. With `runtime.compact`, the compact network is trained instead.
+    Args:
+        ticket: what to train.
+        model: the network that the ticket was made for; it is not changed.
+        data: the data, as for `search`.
+        epochs: how long to train; overrides `plan.epochs`.
+        plan: batch size, optimizer and learning rate. With `select="best"`, the weights of the best
+            epoch are kept.
+        seed: for the order of the data; the ticket's own unless another is given.
+        runtime: device, precision, compilation. With `compact`, the smaller network is trained.
+        observers: functions called with every event of the run.
+        fabric: a launched Fabric to use instead of one made for `runtime`.
+        checkpointer: saves the training, and resumes it.
+        objective: what training minimizes; the ticket's own unless another is given.
+        metric: what is measured after every epoch; the ticket's own unless another is given.
+        progress: show a bar on a terminal or in a notebook.
     """
-    return compact_finetune(
-        ticket,
-        model,
-        data,
-        epochs=epochs,
-        plan=plan,
-        seed=seed,
-        runtime=runtime,
-        observers=observers,
-        fabric=fabric,
-        checkpointer=checkpointer,
-        task=task_of(ticket.info, _registry(), objective, metric),
-    )
+    with shown(progress) as show:
+        return train_ticket(
+            ticket,
+            model,
+            data,
+            epochs=epochs,
+            plan=plan,
+            seed=seed,
+            runtime=runtime,
+            observers=[show, *observers],
+            fabric=fabric,
+            checkpointer=checkpointer,
+            task=task_of(ticket.info, _registry(), objective, metric),
+        )
 
 
 def evaluate(
@@ -208,11 +228,16 @@ def importance(
             f"scores '{scores.name}' are learned: before a search they are random and say nothing "
             "about the network; use gemkit.search, or measured scores"
         )
+    model = check_model(model)
     parameters = parameters_of(model, prunable_names(model, frozen=prune_frozen))
     dense = {name: parameter.detach() for name, parameter in parameters.items()}
     masks = _all_alive(dense, alive)
     weights = {name: weight * masks[name] for name, weight in dense.items()}
     device = next(iter(weights.values())).device
+    if batches:
+        try_outputs(
+            model, as_input(batches[0][0][:2], next(iter(weights.values()))), training=False
+        )
     shape = tuple(batches[0][0].shape[1:]) if batches else None
     task = task_from(_registry(), objective) if objective is not None else Task()
     labels = task.objective.targets in ("classes", "any") and all(

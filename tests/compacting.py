@@ -5,7 +5,8 @@ from torch import nn
 
 from gemkit.compaction import compact
 from gemkit.core.prunable import prunable_names
-from gemkit.tickets.ticket import Ticket, TicketInfo
+from gemkit.tickets.info import TicketInfo
+from gemkit.tickets.ticket import Ticket
 
 SHAPE = (3, 8, 8)
 

@@ -108,10 +108,11 @@ def finetune(
 
 def _text(data: Mapping[str, Any]) -> str:
     """Return what fine-tuning did as text."""
-    from gemkit.report.tables import facts, shown
+    from gemkit.report.tables import facts
+    from gemkit.training.metrics import value_text
 
     metric = data["metric"]
-    before, after = shown(data["before"], metric), shown(data["after"], metric)
+    before, after = value_text(data["before"], metric), value_text(data["after"], metric)
     return facts(
         {
             metric: f"{before} before, {after} after (test)",
@@ -152,9 +153,9 @@ def evaluate(
     """
     from gemkit.cli.configure import sort_fields
     from gemkit.cli.progress import only_first_prints
-    from gemkit.report.tables import shown
     from gemkit.runs.setup import open_fabric
     from gemkit.runs.specs import validated
+    from gemkit.training.metrics import value_text
     from gemkit.training.plan import Runtime
 
     registry = load_registry(plugins)
@@ -180,7 +181,7 @@ def evaluate(
     }
     what = "" if metric.name == "accuracy" else f"{metric.name} "
     text = (
-        f"{what}{shown(value, metric.name)} of {number_of(images, f'{split} image')}, with "
+        f"{what}{value_text(value, metric.name)} of {number_of(images, f'{split} image')}, with "
         f"{ticket.kept:,} of {ticket.prunable:,} weights (density {ticket.density:.4f}, "
         f"{ticket.info.stage})"
     )

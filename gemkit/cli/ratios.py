@@ -140,11 +140,12 @@ def search(step: float, rounds: int, repeats: int, **options: Any) -> Answer:  #
     Each trial trains random tickets and measures them on validation images. The groups of layers
     that change are both ends, and the early, middle and late ones between them.
     """
-    from gemkit.cli.progress import Bars, progress
+    from gemkit.cli.progress import progress
     from gemkit.methods.ratio_search import most_trials, search_ratios
     from gemkit.methods.ratios import every_weight, with_densities
     from gemkit.pruning.finetune import finetune_plan
     from gemkit.report.tables import percent
+    from gemkit.training.progress import Bars
 
     def tell(trial: Trial) -> None:
         echo(f"{trial.change:<15} {percent(trial.accuracy)}", err=True)

@@ -15,7 +15,7 @@ from gemkit.core.text import number_of
 from gemkit.parts.fit import needs_training
 from gemkit.parts.part import Part
 from gemkit.parts.recipe import ROLES
-from gemkit.report.tables import facts, layer_table, shown, text_table
+from gemkit.report.tables import facts, layer_table, text_table
 from gemkit.report.verdicts import number_text, summary_table, verdict_table
 from gemkit.runs import signals
 from gemkit.runs.config import RunSettings
@@ -25,7 +25,7 @@ from gemkit.sanity.trials import Measured, Result, Trial, Unmade
 from gemkit.sanity.verdicts import Verdict, summaries
 from gemkit.tickets.ticket import Ticket
 from gemkit.training.loop import Listener
-from gemkit.training.metrics import ACCURACY, METRICS, Metric
+from gemkit.training.metrics import ACCURACY, METRICS, Metric, value_text
 from gemkit.training.plan import Plan
 from gemkit.training.task import Task
 
@@ -74,7 +74,7 @@ class Report(Progress):
         if levels:
             echo(f"{level_table(levels, metric)}\n")
         echo(layer_table(ticket))
-        echo(f"\n{metric} before fine-tuning: {shown(value, metric)}\n")
+        echo(f"\n{metric} before fine-tuning: {value_text(value, metric)}\n")
 
     def measured(self, result: Result, number: int, count: int, seconds: float) -> None:
         """Print a line for a result."""
@@ -160,7 +160,7 @@ def level_table(levels: Sequence[Mapping[str, Any]], metric: str = ACCURACY.name
     rows = [
         (
             f"{level['density']:.4f}",
-            "-" if value is None else shown(value, metric),
+            "-" if value is None else value_text(value, metric),
             level["ticket"],
         )
         for level, value in zip(levels, values, strict=True)
@@ -203,5 +203,5 @@ def _line(result: Result, metric: str = ACCURACY.name) -> str:
     if isinstance(result, Measured):
         numbers = [f"{name} {number_text(value)}" for name, value in result.numbers.items()]
         return f"{label}: {', '.join(numbers)}"
-    before, after = shown(result.before, metric), shown(result.after, metric)
+    before, after = value_text(result.before, metric), value_text(result.after, metric)
     return f"{label}: {before} before fine-tuning, {after} after"

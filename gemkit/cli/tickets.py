@@ -234,7 +234,8 @@ def verify(file: TicketPath) -> None:
 
 
 def _check_recipe(ticket: Ticket, registry: Registry) -> None:
-    registry.recipe(ticket.info.recipe)
+    if ticket.info.recipe is not None:
+        registry.recipe(ticket.info.recipe)
 
 
 def _check_dataset(ticket: Ticket, registry: Registry) -> None:

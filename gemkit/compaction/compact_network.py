@@ -14,6 +14,7 @@ from gemkit.compaction.ops import Op
 from gemkit.compaction.slicing import gather, resized_copy, scatter
 from gemkit.compaction.tracing import Shape, example_images
 from gemkit.core.errors import CompactionError
+from gemkit.core.model_check import check_model, own_copy
 from gemkit.core.tensors import Tensors
 from gemkit.tickets.ticket import Ticket
 
@@ -108,7 +109,8 @@ def compact(
     shape = shape or ticket.info.shape
     if shape is None:
         raise CompactionError("the ticket does not record the shape of images; give shape=")
-    masked = ticket.apply(copy.deepcopy(model)).cpu()
+    model = check_model(model)
+    masked = ticket.apply(own_copy(model)).cpu()
     analysis = analyze(copy.deepcopy(masked).double(), shape, ticket.mask if training else None)
     folded = {} if training else _folded(analysis, masked)
     source = _with_folded(ticket, folded)

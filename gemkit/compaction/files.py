@@ -14,7 +14,8 @@ from gemkit.core.errors import TicketError, some
 from gemkit.core.tensor_file import explain
 from gemkit.tickets import file as ticket_file
 from gemkit.tickets.file import Content
-from gemkit.tickets.ticket import Ticket, TicketInfo
+from gemkit.tickets.info import TicketInfo
+from gemkit.tickets.ticket import Ticket
 
 Model = TypeVar("Model", bound=nn.Module)
 _Size = Annotated[

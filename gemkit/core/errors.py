@@ -11,6 +11,10 @@ class GemkitError(Exception):
     """Base class of all errors that a user can cause."""
 
 
+class GemkitWarning(UserWarning):
+    """Something that a user of the Python API should know, and that does not end the work."""
+
+
 class PluginError(GemkitError):
     """A plugin cannot be loaded, or registers something that is not allowed."""
 
@@ -101,3 +105,9 @@ def some(names: Sequence[str], most: int = 5) -> str:
     """List the first few names for a message, and count the rest."""
     text = ", ".join(repr(name) for name in names[:most]) or "none"
     return text if len(names) <= most else f"{text} ... and {len(names) - most} more"
+
+
+def describe_error(error: BaseException) -> str:
+    """Return the type of an error and the first line of its message."""
+    lines = str(error).strip().splitlines() or ["no reason given"]
+    return f"{type(error).__name__}: {lines[0]}"

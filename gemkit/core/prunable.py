@@ -7,7 +7,7 @@ one, subtracts a mean, which makes zeros non-zero. Such layers are refused.
 
 import fnmatch
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,13 @@ from gemkit.core.errors import GemkitError, some
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 WEIGHTED = (*CONVOLUTIONS, *TRANSPOSED, nn.Linear, nn.Bilinear)
+EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+RECURRENT = (nn.RNNBase, nn.RNNCellBase)
+Kind = Literal["conv", "linear", "attention", "embedding", "recurrent"]
+KINDS: tuple[Kind, ...] = ("conv", "linear", "attention")
+"""The kinds of layers that are pruned by default."""
+ON_REQUEST: tuple[Kind, ...] = ("embedding", "recurrent")
+"""The kinds of layers that are pruned only if a recipe names them."""
 _PRODUCTS = {"linear", *(f"conv{t}{n}d" for t in ("", "_transpose") for n in (1, 2, 3))}
 
 
@@ -26,13 +33,23 @@ def weights_of(layer: nn.Module) -> tuple[str, ...]:
     """Return the names of the prunable weights that a layer of this type can have."""
     if isinstance(layer, nn.MultiheadAttention):
         return ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
+    if isinstance(layer, nn.RNNBase):
+        return tuple(name for name in layer._flat_weights_names if name.startswith("weight"))
+    if isinstance(layer, nn.RNNCellBase):
+        return ("weight_ih", "weight_hh")
+    if isinstance(layer, EMBEDDINGS):
+        return ("weight",)
     return ("weight",) if isinstance(layer, WEIGHTED) else ()
 
 
-def kind_of(layer: nn.Module) -> str:
+def kind_of(layer: nn.Module) -> Kind:
     """Tell which kind of prunable layer it is."""
     if isinstance(layer, (*CONVOLUTIONS, *TRANSPOSED)):
         return "conv"
+    if isinstance(layer, EMBEDDINGS):
+        return "embedding"
+    if isinstance(layer, RECURRENT):
+        return "recurrent"
     return "attention" if isinstance(layer, nn.MultiheadAttention) else "linear"
 
 
@@ -113,26 +130,27 @@ def prunable_names(
     *,
     include: Sequence[str] = ("*",),
     skip: Sequence[str] = (),
-    kinds: Sequence[str] = ("conv", "linear", "attention"),
+    kinds: Sequence[str] = KINDS,
     frozen: bool = False,
 ) -> list[str]:
     """Return the names of the prunable weights, in module order.
 
     These are the weights of convolutions (grouped, depthwise and transposed ones too), linear
-    layers and the projections of `nn.MultiheadAttention`; not biases, norms or embeddings. A weight
-    shared by several modules is named once, and patterns see all its names. A layer that would turn
-    the zeros of a mask into other numbers is an error (see `recomputes`).
+    layers and the projections of `nn.MultiheadAttention`; not biases or norms, and embeddings and
+    recurrent layers only if `kinds` names them. A weight shared by several modules is named once,
+    and patterns see all its names. A layer that would turn the zeros of a mask into other numbers
+    is an error (see `recomputes`).
 
     Args:
         model: any `nn.Module`.
         include: shell patterns on the parameter name, such as `"layer4.*"`.
         skip: patterns of names to leave out.
-        kinds: kinds of layers to prune.
+        kinds: kinds of layers to prune: "conv", "linear", "attention", "embedding", "recurrent".
         frozen: include frozen weights (`requires_grad=False`).
     """
     found: dict[int, str] = {}
     derived: list[str] = []
-    for name, layer, own in _weights(model):
+    for name, layer, own in candidates(model):
         if kind_of(layer) not in kinds or (not frozen and _is_frozen(layer, own)):
             continue
         if recomputes(layer, own):
@@ -142,12 +160,7 @@ def prunable_names(
     aliases = aliases_in(model)
     names = _matching(found.values(), aliases, include, skip)
     if recomputed := _matching(derived, aliases, include, skip):
-        raise GemkitError(
-            f"{type(model).__name__} recomputes {some(recomputed)} in every forward pass, so a "
-            "weight that a mask sets to zero would not be zero in the network; choose a network "
-            "without weight standardization, or remove parametrizations first, with "
-            "torch.nn.utils.parametrize.remove_parametrizations"
-        )
+        raise refuse_recomputed(model, recomputed)
     if not names and (left := _matching(frozen_names(model), aliases, include, skip)):
         raise GemkitError(
             f"every prunable weight of {type(model).__name__} is frozen (requires_grad=False): "
@@ -157,10 +170,43 @@ def prunable_names(
     if not names:
         raise GemkitError(
             f"{type(model).__name__} has no prunable weights: gemkit prunes the weights of "
-            f"convolution, linear and attention layers, here matching {list(include)} "
-            f"and not {list(skip)}"
+            f"{', '.join(kinds)} layers, here matching {list(include)} and not {list(skip)}"
+            + _on_request(model, kinds)
         )
     return names
+
+
+def refuse_recomputed(model: nn.Module, names: Sequence[str]) -> GemkitError:
+    """Return the error for weights that are computed in every forward pass, with the way out."""
+    places = [name.rpartition(".") for name in names]
+    layers = [(own, model.get_submodule(prefix)) for prefix, _, own in places]
+    ways = {
+        "remove pruning first, with torch.nn.utils.prune.remove, or read its masks with "
+        "Ticket.from_pruned": "_mask",
+        "remove weight norm first, with torch.nn.utils.remove_weight_norm": "_g",
+        "remove spectral norm first, with torch.nn.utils.remove_spectral_norm": "_u",
+    }
+    general = (
+        "choose a network without weight standardization, or remove parametrizations first, with "
+        "torch.nn.utils.parametrize.remove_parametrizations"
+    )
+    known = (
+        way
+        for way, suffix in ways.items()
+        if all(hasattr(layer, own + suffix) for own, layer in layers)
+    )
+    way_out = next(known, general)
+    return GemkitError(
+        f"{type(model).__name__} recomputes {some(names)} in every forward pass, so a weight that "
+        f"a mask sets to zero would not be zero in the network; {way_out}"
+    )
+
+
+def _on_request(model: nn.Module, kinds: Sequence[str]) -> str:
+    """Say which kinds of layers of a model would be pruned if they were named."""
+    there = {kind_of(layer) for _, layer, _ in candidates(model)}
+    other = [kind for kind in ON_REQUEST if kind in there and kind not in kinds]
+    return f"; to prune {' and '.join(other)} layers, name them in prunable.kinds" if other else ""
 
 
 def frozen_names(model: nn.Module) -> list[str]:
@@ -168,19 +214,20 @@ def frozen_names(model: nn.Module) -> list[str]:
     return weight_names(model, frozen=True)
 
 
-def weight_names(model: nn.Module, *, frozen: bool) -> list[str]:
+def weight_names(model: nn.Module, *, frozen: bool, kinds: Sequence[str] = KINDS) -> list[str]:
     """Return the names of prunable weights that are frozen, or of those that are not.
 
-    Weights that a layer computes in its forward pass are among them.
+    Weights that a layer computes in its forward pass are among them. Other `kinds` of layers are
+    those that are pruned on request.
     """
     found: dict[int, str] = {}
-    for name, layer, own in _weights(model):
-        if _is_frozen(layer, own) == frozen:
+    for name, layer, own in candidates(model):
+        if kind_of(layer) in kinds and _is_frozen(layer, own) == frozen:
             found.setdefault(id(layer._parameters.get(own, layer)), name)
     return list(found.values())
 
 
-def _weights(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
+def candidates(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
     """Yield candidate weights: full name, layer, and name within the layer."""
     for prefix, layer in model.named_modules():
         for own in weights_of(layer):

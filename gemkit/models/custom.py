@@ -16,10 +16,12 @@ from typing import Any, ClassVar
 from pydantic import Field
 from torch import nn
 
-from gemkit.core.errors import ModelError, did_you_mean
+from gemkit.core.errors import ModelError, describe_error, did_you_mean
+from gemkit.core.model_check import check_model
 from gemkit.core.text import number_of
 from gemkit.models.blocks import Shape
-from gemkit.models.external import ExternalNet, describe_error
+from gemkit.models.external import ExternalNet
+from gemkit.models.weights import load_weights_, read_weights
 from gemkit.parts.part import Part
 from gemkit.parts.recipe import part_data
 
@@ -36,6 +38,16 @@ class Custom(ExternalNet):
     function: str = Field(
         pattern=f"^{_ADDRESS}$", description="package.module:function, called with shape, classes"
     )
+    weights: str | None = Field(
+        default=None,
+        min_length=1,
+        description="start from the weights in this file: safetensors, or a .pth of tensors only",
+    )
+
+    @property
+    def loads_weights(self) -> bool:
+        """Whether the network starts from the weights in a file."""
+        return self.weights is not None
 
     @property
     def title(self) -> str:
@@ -43,7 +55,7 @@ class Custom(ExternalNet):
         return f"the network of {self.function}"
 
     def create(self, shape: Shape, classes: int, *, with_weights: bool) -> nn.Module:
-        """Call the function, which decides itself whether it loads weights."""
+        """Call the function, which may load weights itself, and load those of a file."""
         function = self._function()
         try:
             model = function(shape, classes)
@@ -57,6 +69,11 @@ class Custom(ExternalNet):
             raise ModelError(
                 f"{self.function} returned a value of type {type(model).__name__}; "
                 "it should return a torch.nn.Module"
+            )
+        model = check_model(model)
+        if with_weights and self.weights is not None:
+            load_weights_(
+                model, read_weights(Path(self.weights)), self.weights, self.title, classes
             )
         return model
 

@@ -7,7 +7,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from gemkit.core.errors import ModelError
+from gemkit.core.errors import ModelError, describe_error
+from gemkit.core.model_check import check_model
 from gemkit.core.probe import in_mode
 from gemkit.core.prunable import WEIGHTED, prunable_names
 from gemkit.core.tensors import call_with
@@ -60,6 +61,7 @@ class ExternalNet(ModelPart):
 
     def _adapt(self, model: nn.Module, shape: Shape, classes: int) -> nn.Module:
         """Remove biases and norm parameters as configured, and check the network."""
+        model = check_model(model)
         if self.strip_bias:
             strip_biases_(model)
         if self.bn == "plain":
@@ -91,9 +93,10 @@ def check_forward(model: nn.Module, title: str, shape: Shape, classes: int) -> N
     """Pass two zero images through the network in training mode and check the output's shape."""
     size = format_shape(shape)
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    inputs = torch.zeros(2, *shape).to(next(model.parameters()))
     try:
         with in_mode(model, training=True):
-            output: object = call_with(model, buffers, torch.zeros(2, *shape))
+            output: object = call_with(model, buffers, inputs)
     except Exception as error:  # an external forward pass may raise anything
         raise ModelError(
             f"{title} cannot take images of {size}: {describe_error(error)}; "
@@ -114,9 +117,3 @@ def check_forward(model: nn.Module, title: str, shape: Shape, classes: int) -> N
 def format_shape(shape: Shape) -> str:
     """Format the shape of an image, as in 3 × 32 × 32."""
     return " × ".join(str(size) for size in shape)
-
-
-def describe_error(error: BaseException) -> str:
-    """Return the type of an error and the first line of its message."""
-    lines = str(error).strip().splitlines() or ["no reason given"]
-    return f"{type(error).__name__}: {lines[0]}"

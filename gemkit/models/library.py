@@ -7,9 +7,9 @@ from typing import ClassVar
 from pydantic import Field
 from torch import nn
 
-from gemkit.core.errors import ModelError
+from gemkit.core.errors import ModelError, describe_error
 from gemkit.models.blocks import Shape
-from gemkit.models.external import ExternalNet, describe_error, format_shape
+from gemkit.models.external import ExternalNet, format_shape
 from gemkit.models.weights import load_weights_, read_weights
 
 

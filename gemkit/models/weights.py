@@ -8,9 +8,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from gemkit.core.atomic_io import fd_path, open_plain
-from gemkit.core.errors import GemkitError, ModelError, some
+from gemkit.core.errors import GemkitError, ModelError, describe_error, some
+from gemkit.core.model_check import check_model
 from gemkit.core.tensors import Tensors
-from gemkit.models.external import describe_error
 
 _WRAPPERS = ("state_dict", "model")
 """Keys under which training scripts store the weights, next to the optimizer and other state."""
@@ -57,12 +57,25 @@ def _refuse_old_torch(file: Path) -> None:
         )
 
 
+def load_weights(model: nn.Module, file: Path | str) -> nn.Module:
+    """Load the weights in a file into a model of your own, and return it.
+
+    The file is a safetensors file, or a `.pth` or `.ckpt` that holds only tensors; nothing in it is
+    executed. Names and shapes must match; a common prefix, as of DDP, `torch.compile` or a
+    Lightning module, is removed.
+    """
+    own = check_model(model)
+    load_weights_(own, read_weights(Path(file)), str(file), type(own).__name__, classes=0)
+    return model
+
+
 def load_weights_(model: nn.Module, state: Tensors, source: str, title: str, classes: int) -> None:
     """Load weights into a network; all names and shapes must match.
 
     Only the last layer may have another number of classes; it then keeps its initial values.
     """
     expected = model.state_dict()
+    state = _without_prefix(state, list(expected))
     heads = {
         name
         for name in expected
@@ -85,6 +98,16 @@ def load_weights_(model: nn.Module, state: Tensors, source: str, title: str, cla
         {name: expected[name] if name in heads else value for name, value in state.items()},
         strict=False,
     )
+
+
+def _without_prefix(state: Tensors, expected: list[str]) -> Tensors:
+    """Remove a prefix that all names have and the network's own names lack."""
+    first = next((name for name in expected if not _is_batch_count(name)), "")
+    ends = [name for name in state if first and name.endswith(f".{first}")]
+    for prefix in (name.removesuffix(first) for name in ends):
+        if all(name.startswith(prefix) for name in state) and first not in state:
+            return {name.removeprefix(prefix): value for name, value in state.items()}
+    return state
 
 
 def _is_head(given: Tensor, expected: Tensor, classes: int) -> bool:

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gemkit.core.bounded import WrittenDensity
 from gemkit.core.limits import MAX_TEXT_LENGTH
+from gemkit.core.prunable import KINDS, Kind
 from gemkit.parts.allocation import Allocation
 from gemkit.parts.initializer import Initializer
 from gemkit.parts.objective import Objective
@@ -60,8 +61,9 @@ class Scope(BaseModel):
     skip: tuple[Pattern, ...] = Field(
         default=(), max_length=1000, description="names to leave alone"
     )
-    kinds: tuple[Literal["conv", "linear", "attention"], ...] = Field(
-        default=("conv", "linear", "attention"), description="kinds of layers"
+    kinds: tuple[Kind, ...] = Field(
+        default=KINDS,
+        description="kinds of layers; embeddings and recurrent layers are pruned only if named",
     )
 
 

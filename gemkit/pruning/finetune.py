@@ -1,6 +1,5 @@
 """Fine-tuning and evaluation of tickets."""
 
-import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
@@ -10,6 +9,7 @@ from lightning_fabric import Fabric
 from torch import nn
 
 from gemkit.core.errors import OptionError, TicketError
+from gemkit.core.model_check import check_model, own_copy
 from gemkit.core.tensors import Tensors, seeded
 from gemkit.data.source import Data
 from gemkit.pruning.masked import MaskedNet
@@ -52,7 +52,7 @@ def finetune(
     phase = Phase("finetune", data, seed, where, observers, fabric, checkpointer, task)
     plan = finetune_plan((plan or Plan()).lasting(epochs))
     with seeded(seed, phase.fabric.device):
-        own = ticket.apply(copy.deepcopy(model))
+        own = ticket.apply(own_copy(check_model(model)))
         check_targets(own, data, task)
         net = MaskedNet(place(own, phase.fabric, phase.runtime), list(ticket.mask))
         net.freeze_({name: mask.to(phase.fabric.device) for name, mask in ticket.mask.items()}, {})
@@ -98,7 +98,7 @@ def evaluate(
     task = task or _usual(ticket)
     runtime = runtime or Runtime()
     fabric = fabric or make_fabric(runtime)
-    own = ticket.apply(copy.deepcopy(model))
+    own = ticket.apply(own_copy(check_model(model)))
     check_targets(own, data, task, [split])
     own = place(own, fabric, runtime)
     module = fabric.setup_module(own, move_to_device=False)

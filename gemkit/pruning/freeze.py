@@ -20,7 +20,7 @@ from gemkit.parts.scores import Scores
 from gemkit.pruning.collapse import keep_one
 from gemkit.pruning.guard import Guard
 from gemkit.pruning.masked import MaskedNet
-from gemkit.tickets.ticket import FreezeRecord
+from gemkit.tickets.info import FreezeRecord
 from gemkit.training.calibration import draw
 from gemkit.training.loop import Phase
 from gemkit.training.plan import CollapsePolicy

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gemkit.core.errors import some
-from gemkit.core.prunable import weights_of
+from gemkit.core.prunable import KINDS, kind_of, weights_of
 from gemkit.core.tensors import generator
 
 _TINY = 1e-3
@@ -54,7 +54,7 @@ def changes(model: nn.Module, *, frozen: bool = False) -> Iterator[Change]:
 
 def _kind(module: nn.Module, name: str, value: Tensor) -> str | None:
     """Name what is wrong with a parameter, if anything is."""
-    if name in weights_of(module):
+    if name in weights_of(module) and kind_of(module) in KINDS:
         inputs = value[0].numel() if value.ndim > 1 else 1
         rms = float(torch.linalg.vector_norm(value.float())) / value.numel() ** 0.5
         return "weight" if rms * inputs**0.5 < _TINY else None

@@ -4,6 +4,8 @@ from torch import nn
 
 from gemkit.core.errors import FitError, some
 from gemkit.core.prunable import (
+    KINDS,
+    ON_REQUEST,
     TRANSPOSED,
     aliases_in,
     frozen_names,
@@ -21,7 +23,9 @@ def names_in_scope(recipe: Recipe, model: nn.Module, *, frozen: bool = False) ->
     Those are the weights that its `prunable` names and that its structure fits.
     """
     scope = recipe.prunable
-    known = [*weight_names(model, frozen=False), *frozen_names(model)]
+    kinds = (*KINDS, *scope.kinds)
+    known = weight_names(model, frozen=False, kinds=kinds)
+    known += weight_names(model, frozen=True, kinds=kinds)
     aliases = aliases_in(model)
     for pattern in (*scope.include, *scope.skip):
         if known and not any(matches(name, [pattern], aliases) for name in known):
@@ -58,6 +62,14 @@ def left_out(
     """Say which prunable weights the recipe leaves out, if it leaves out any."""
     known = weight_names(model, frozen=False) + (frozen_names(model) if frozen else [])
     out = [name for name in known if name not in set(names)]
-    if not out:
-        return None
-    return f"not pruned, because of the recipe's prunable or structure: {some(out, most=5)}"
+    other = tuple(kind for kind in ON_REQUEST if kind not in recipe.prunable.kinds)
+    unasked = weight_names(model, frozen=False, kinds=other)
+    found = [
+        (out, "not pruned, because of the recipe's prunable or structure: {}"),
+        (
+            unasked,
+            "embeddings and recurrent layers are pruned only if the recipe's prunable.kinds names "
+            "'embedding' or 'recurrent'; not pruned: {}",
+        ),
+    ]
+    return "; ".join(words.format(some(own, most=5)) for own, words in found if own) or None

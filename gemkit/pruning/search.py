@@ -1,6 +1,5 @@
 """The one loop: every pruner is a recipe that `search` follows."""
 
-import copy
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
@@ -11,6 +10,7 @@ from torch import nn
 from gemkit.core.errors import FitError, OptionError, some
 from gemkit.core.events import Noted
 from gemkit.core.limits import check_seed
+from gemkit.core.model_check import check_model, own_copy
 from gemkit.core.prunable import frozen_names
 from gemkit.core.tensors import Tensors, generator, kept, parameters_of, seeded
 from gemkit.data.source import Data
@@ -27,7 +27,8 @@ from gemkit.pruning.masked import MaskedNet
 from gemkit.pruning.rewind import Rewinder, laps
 from gemkit.pruning.scope import left_out, names_in_scope
 from gemkit.tickets.apply import ties_of
-from gemkit.tickets.ticket import Ticket, TicketInfo
+from gemkit.tickets.info import TicketInfo
+from gemkit.tickets.ticket import Ticket
 from gemkit.training.checkpointer import Checkpointer
 from gemkit.training.device import place
 from gemkit.training.labels import check_targets
@@ -78,6 +79,7 @@ def search(
     the recipe has an objective of its own, training minimizes that.
     """
     check_seed(seed)
+    model = check_model(model)
     phase = Phase("search", data, seed, runtime or Runtime(), observers, fabric, checkpointer, task)
     _check_objective(recipe, phase)
     plan = search_plan(recipe, plan or Plan(), data)
@@ -157,7 +159,7 @@ def _prepare(
     recipe: Recipe, model: nn.Module, phase: Phase, prune_frozen: bool, steps: int, target: float
 ) -> MaskedNet:
     """Copy the model, draw its starting weights unless they are frozen, and put it under a mask."""
-    own = copy.deepcopy(model)
+    own = own_copy(model)
     parameters = parameters_of(own, names := names_in_scope(recipe, own, frozen=prune_frozen))
     weights = {name: weight.detach() for name, weight in parameters.items() if weight.requires_grad}
     drawn = recipe.init.draw(weights, generator(phase.seed, "weights"))

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gemkit.report.tables import facts, shown
+from gemkit.report.tables import facts
+from gemkit.training.metrics import value_text
 
 
 def result_text(result: Mapping[str, Any], next_command: str) -> str:
@@ -17,7 +18,7 @@ def result_text(result: Mapping[str, Any], next_command: str) -> str:
         rows["alive"] = f"{alive / prunable:.4f}: {alive:,} weights never frozen"
     metric = result.get("metric", "accuracy")
     values = [result.get(when, result.get(f"accuracy_{when}")) for when in ("before", "after")]
-    before, after = (shown(value, metric) for value in values)
+    before, after = (value_text(value, metric) for value in values)
     rows |= {
         metric: f"{before} before fine-tuning, {after} after (test)",
         "time": f"{result['seconds']:.1f} s, of which {result['seconds_search']:.1f} s to search",

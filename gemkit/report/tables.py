@@ -10,7 +10,6 @@ from rich.table import Table
 
 from gemkit.core.text import escaped
 from gemkit.tickets.ticket import Layer, Ticket
-from gemkit.training.metrics import METRICS
 
 _WIDEST = 100
 
@@ -39,12 +38,6 @@ def facts(rows: Mapping[str, str]) -> str:
 def percent(fraction: float) -> str:
     """Return a fraction as a percentage."""
     return f"{100 * fraction:.1f} %"
-
-
-def shown(value: float, metric: str) -> str:
-    """Return the value of a metric: shares in percent, others with four significant digits."""
-    known = METRICS.get(metric)
-    return percent(value) if known is not None and known.share else f"{value:.4g}"
 
 
 def text_table(

@@ -22,21 +22,24 @@ def ticket_data(ticket: Ticket) -> dict[str, Any]:
 def ticket_text(ticket: Ticket) -> str:
     """Return a ticket as text: a summary, its origin, and a table of layers."""
     info = ticket.info
+    recipe = info.recipe or {}
     parts = [
         f"{role} {spec['name']}"
-        for role, spec in info.recipe.items()
+        for role, spec in recipe.items()
         if isinstance(spec, dict) and "name" in spec
     ]
     rows = {
         "recipe": ", ".join(parts) or info.pruner,
         "model": _spec_text(info.model),
         "dataset": _spec_text(info.dataset),
-        "search": f"{number_of(info.epochs, 'epoch')}, {number_of(len(info.history), 'freeze')}, "
+        "search": "elsewhere"
+        if info.recipe is None
+        else f"{number_of(info.epochs, 'epoch')}, {number_of(len(info.history), 'freeze')}, "
         f"seed {info.seed}",
         "versions": ", ".join(f"{name} {version}" for name, version in info.versions.items()),
         "sha256": ticket.digest(),
     }
-    rewind = info.recipe.get("rewind")
+    rewind = recipe.get("rewind")
     if isinstance(rewind, dict):
         rows["rewind"] = _spec_text(rewind)
     if info.alive not in (None, ticket.kept):

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from gemkit.core.errors import GemkitError, OptionError
-from gemkit.report.tables import shown, text_table
+from gemkit.report.tables import text_table
 from gemkit.runs.directory import RunDir
 from gemkit.runs.metrics import last_line
 from gemkit.runs.result import values_of
-from gemkit.training.metrics import ACCURACY
+from gemkit.training.metrics import ACCURACY, value_text
 
 
 def runs_data(folder: Path) -> list[dict[str, Any]]:
@@ -91,4 +91,8 @@ def _shown(value: float | None, metric: str | None) -> str:
     """Return accuracies as they are, and other metrics with their names."""
     if value is None or metric is None:
         return ""
-    return shown(value, metric) if metric == ACCURACY.name else f"{metric} {shown(value, metric)}"
+    return (
+        value_text(value, metric)
+        if metric == ACCURACY.name
+        else f"{metric} {value_text(value, metric)}"
+    )

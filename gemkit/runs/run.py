@@ -34,6 +34,7 @@ from gemkit.runs.resolved import ResolvedRun, recorded_data, resolve, resolve_re
 from gemkit.runs.result import RunResult, result_from
 from gemkit.runs.runner import Runner
 from gemkit.runs.setup import Build, Setup, open_fabric, output_folder, set_up, together
+from gemkit.runs.shown import chosen
 from gemkit.runs.specs import model_argument
 from gemkit.sanity.trials import check_fit
 from gemkit.training.loop import Listener
@@ -45,7 +46,7 @@ def run(
     *,
     model: str | None = None,
     observers: Sequence[Listener] = (),
-    progress: Progress | None = None,
+    progress: Progress | bool = True,
     registry: Registry | None = None,
     download: bool = False,
 ) -> RunResult:
@@ -59,7 +60,8 @@ def run(
         model: the network again, as after `--model`, to confirm one that `config` names in a table
             and that runs code or loads weights; a table may come from a file.
         observers: functions called with every event, in addition to those of the configuration.
-        progress: receives everything that is reported besides events.
+        progress: whether to show a bar on a terminal or in a notebook; or an object that receives
+            everything that is reported besides events.
         registry: the available parts, if not those of the installed plugins; for example
             `load_plugins(files=["mine.py"])`.
         download: fetch the data set first, unless it is there.
@@ -75,9 +77,7 @@ def run(
     folder = None if out is None else Path(out)
     if folder is not None:
         rundir.check_free(folder)
-    return _execute(
-        registry, resolved, folder, observers, progress or Progress(), download=download
-    )
+    return _execute(registry, resolved, folder, observers, chosen(progress), download=download)
 
 
 def resume(
@@ -88,7 +88,7 @@ def resume(
     checkpoint_minutes: float | None = None,
     plugins: Sequence[Path | str] = (),
     observers: Sequence[Listener] = (),
-    progress: Progress | None = None,
+    progress: Progress | bool = True,
     registry: Registry | None = None,
 ) -> RunResult:
     """Resume the run in a folder from its last checkpoint; the folder is untrusted input.
@@ -100,7 +100,8 @@ def resume(
         checkpoint_minutes: another longest time between two checkpoints.
         plugins: the plugin files that the run was started with.
         observers: functions called with every event, in addition to those of the configuration.
-        progress: receives everything that is reported besides events.
+        progress: whether to show a bar on a terminal or in a notebook; or an object that receives
+            everything that is reported besides events.
         registry: the available parts, as for `run`; it replaces `plugins`.
     """
     if registry is not None and plugins:
@@ -120,7 +121,7 @@ def resume(
     }
     run = run.with_settings(**{name: value for name, value in changes.items() if value is not None})
     build = None if model else partial(_within_bounds, run.model)
-    return _execute(registry, run, run_dir.path, observers, progress or Progress(), build=build)
+    return _execute(registry, run, run_dir.path, observers, chosen(progress), build=build)
 
 
 def load_preset(name: str) -> Preset:

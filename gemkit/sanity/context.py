@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from glob import escape
+from typing import Any, Literal
 
 import torch
 from lightning_fabric import Fabric
@@ -10,6 +11,7 @@ from torch import nn
 
 from gemkit.compaction import finetune
 from gemkit.core.errors import CheckError
+from gemkit.core.prunable import KINDS, ON_REQUEST
 from gemkit.core.tensors import Tensors, generator, parameters_of, seeded
 from gemkit.data.fingerprint import check_same
 from gemkit.data.source import Data
@@ -49,6 +51,8 @@ class CheckContext:
     prune_frozen: bool = False
     finetune_plan: Plan = field(default_factory=Plan)
     task: Task = field(default_factory=Task)
+    searched: bool = True
+    """Whether a search found the ticket; masks from elsewhere have no search to repeat."""
 
     def rng(self, purpose: str) -> torch.Generator:
         """Return a generator for one purpose, independent of those of searches and training."""
@@ -71,6 +75,7 @@ class CheckContext:
         A changed search warns about collapse instead of stopping, because a control may well be
         bad. With the policy `keep-one`, it keeps one weight of every layer as the original does.
         """
+        self.require_search()
         changed = any(what is not None for what in (recipe, data, density))
         context = self.tolerating_collapse() if changed else self
         return search(
@@ -87,6 +92,19 @@ class CheckContext:
             prune_frozen=self.prune_frozen,
             task=self.task,
         )
+
+    def require_search(self) -> None:
+        """Refuse to repeat a search that is not known."""
+        if not self.searched:
+            raise CheckError(
+                "the ticket's mask was found elsewhere, so its search cannot be repeated; use "
+                "checks that change the ticket only, such as shuffle, weight_shuffle and "
+                "reinit:kaiming_normal"
+            )
+
+    def ticket_of_seed(self, ticket: Ticket) -> Ticket:
+        """Search the ticket of this seed; a mask from elsewhere is the same for every seed."""
+        return self.search() if self.searched else ticket.with_info(seed=self.seed)
 
     def finetune(
         self, ticket: Ticket, *, seed: int | None = None, plan: Plan | None = None
@@ -167,6 +185,12 @@ class CheckContext:
 
     def initializer(self, name: str | None = None) -> Initializer:
         """Build the initializer with this name, with default fields, or return the recipe's own."""
+        if name is None and not self.searched:
+            raise CheckError(
+                "the ticket does not record how its weights were drawn; name an initializer: "
+                "reinit:as_built draws as the network's own code does, reinit:kaiming_normal as He "
+                "et al."
+            )
         if name is None:
             return self.recipe.init
         part = self.registry.build("initializers", name)
@@ -212,7 +236,7 @@ def context_of(
             f"{info.density_target:g} would not find it, so other seeds have no such ticket; "
             f"check ticket.safetensors of a run with --density {info.density_target:g}"
         )
-    if info.plan is None:
+    if info.plan is None and info.recipe is not None:
         raise CheckError("this ticket does not record how its search trained; search again")
     check_same(
         info.data,
@@ -220,10 +244,11 @@ def context_of(
         "the ticket was found on",
         "check it on those, or search again on these",
     )
+    plan = info.plan or Plan()
     return CheckContext(
-        recipe=registry.recipe(info.recipe),
+        recipe=registry.recipe(_stand_in(ticket) if info.recipe is None else info.recipe),
         density=info.density_target,
-        plan=info.plan if info.tied is not None else _unchecked(info.plan),
+        plan=plan if info.tied is not None else _unchecked(plan),
         data=data,
         build=build,
         registry=registry,
@@ -235,4 +260,11 @@ def context_of(
         prune_frozen=info.prune_frozen,
         finetune_plan=finetune_plan or Plan(),
         task=task_of(info, registry),
+        searched=info.recipe is not None,
     )
+
+
+def _stand_in(ticket: Ticket) -> dict[str, Any]:
+    """Describe a ticket from elsewhere as a recipe: single weights, as the network draws them."""
+    scope = {"include": [escape(name) for name in ticket.mask], "kinds": [*KINDS, *ON_REQUEST]}
+    return {"pruner": "imported", "prunable": scope}

@@ -38,6 +38,10 @@ class Invert(SanityCheck):
 
     name = "invert"
 
+    def check_fit(self, context: CheckContext) -> None:
+        """Refuse a ticket whose search is not known."""
+        context.require_search()
+
     def control(self, ticket: Ticket, context: CheckContext) -> Ticket:
         """Search with the ranking inverted."""
         recipe = context.recipe.model_copy(update={"invert": not context.recipe.invert})
@@ -58,7 +62,8 @@ class CorruptedData(SanityCheck):
         """Return corrupted training data; `classes` is None where targets are no classes."""
 
     def check_fit(self, context: CheckContext) -> None:
-        """Refuse data that is not in memory."""
+        """Refuse data that is not in memory, and a ticket whose search is not known."""
+        context.require_search()
         _in_memory(context.data.train)
 
     def control(self, ticket: Ticket, context: CheckContext) -> Ticket:

@@ -88,7 +88,8 @@ def trials(
 ) -> Iterator[Result]:
     """Measure what is not `done` yet, and yield every result as soon as there is one.
 
-    The given ticket is used for its own seed; tickets of other seeds are searched. A ticket that
+    The given ticket is used for its own seed; tickets of other seeds are searched, unless its mask
+    was found elsewhere: then seeds differ in fine-tuning and controls only. A ticket that
     collapses is measured like any other: leaving such seeds out would flatter the method. A control
     or measurement that fails is yielded with its reason, and the others follow.
     """
@@ -98,7 +99,7 @@ def trials(
         here = replace(context.tolerating_collapse(), seed=seed)
         with _prefixed(f"check '{name}', seed {seed}"):
             if found.info.seed != seed:
-                found = ticket if seed == ticket.info.seed else here.search()
+                found = ticket if seed == ticket.info.seed else here.ticket_of_seed(ticket)
             result = (
                 _trial(TICKET, found, here)
                 if name == TICKET

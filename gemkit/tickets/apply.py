@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from gemkit.core.errors import some
+from gemkit.core.model_check import is_expanded
 from gemkit.core.tensors import Tensors
 
 State = Mapping[str, Tensor]
@@ -63,6 +64,10 @@ def _differences(state: Tensors, own: State) -> list[str]:
         ("of another shape", shapes),
         ("of a type that cannot take the ticket's values", uncastable),
         ("without memory (meta device)", [name for name in shared if own[name].is_meta]),
+        (
+            "expanded parameters, whose entries share memory",
+            [n for n in shared if isinstance(own[n], nn.Parameter) and is_expanded(own[n])],
+        ),
     ]
     return [f"{what}: {some(names)}" for what, names in found if names]
 

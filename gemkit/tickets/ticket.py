@@ -6,127 +6,25 @@ import json
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import JsonValue, ValidationError
 from torch import Tensor, nn
 
-from gemkit.core.bounded import Classes, Count, Density, ImageShape, Name, Seed, Spec
 from gemkit.core.errors import TicketError, some
-from gemkit.core.limits import MAX_FREEZES
+from gemkit.core.model_check import allocate_buffers_, check_model, unwrapped
 from gemkit.core.tensor_file import DTYPES, explain
 from gemkit.core.tensors import Tensors, kept, total
-from gemkit.core.text import escaped, number_of
-from gemkit.data.fingerprint import Fingerprint
+from gemkit.core.text import escaped
 from gemkit.tickets import file as ticket_file
 from gemkit.tickets.apply import effective, misfits
 from gemkit.tickets.file import REPLACE_IT, Content
-from gemkit.training.plan import CollapsePolicy, Plan
+from gemkit.tickets.hold import Hold
+from gemkit.tickets.imported import external_masks, imported_info, pruned_masks
+from gemkit.tickets.info import TicketInfo
 
 Model = TypeVar("Model", bound=nn.Module)
-_Tie = Annotated[list[Annotated[str, Field(max_length=512)]], Field(min_length=2, max_length=1_000)]
-_STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class FreezeRecord(BaseModel):
-    """One freeze of the search that found the ticket."""
-
-    model_config = _STRICT
-
-    step: Count = Field(description="the optimizer step before it")
-    target: Density = Field(description="its target density")
-    alive: Count = Field(description="how many weights were alive after it")
-    kept: Count = Field(description="how many weights the mask kept after it")
-
-
-class TicketInfo(BaseModel):
-    """Where a ticket comes from: everything needed to repeat the search and rebuild the network."""
-
-    model_config = _STRICT
-
-    pruner: Name = Field(description="the name of the pruner that found it")
-    recipe: Spec = Field(description="the resolved recipe, as Recipe.to_data()")
-    model: Spec | None = Field(
-        description="the network as part data, or {'custom': 'package.module:function'}"
-    )
-    dataset: Spec | None = Field(description="the data set as part data")
-    shape: ImageShape | None = Field(
-        description="the shape of the inputs the network was built for, such as (channels, height, "
-        "width)"
-    )
-    classes: Classes | None = Field(
-        description="the classes the network was built for, if targets are classes"
-    )
-    density_target: Density = Field(description="the target density of the search")
-    seed: Seed = Field(description="the seed of the search")
-    epochs: Count = Field(description="how many epochs the search trained")
-    stage: Literal["found", "finetuned"] = Field(
-        description="'found' by a search, or 'finetuned' since"
-    )
-    plan: Plan | None = Field(
-        default=None, description="how the search trained, with every default written out"
-    )
-    versions: dict[Name, Name] = Field(
-        max_length=1000, description="versions of gemkit, torch and every plugin used"
-    )
-    history: list[FreezeRecord] = Field(
-        max_length=MAX_FREEZES, description="every freeze of the search, in order"
-    )
-    alive: Count | None = Field(
-        default=None,
-        description="how many weights were alive when the mask was chosen; it may keep fewer where "
-        "scores are rounded",
-    )
-    partway: bool = Field(
-        default=False,
-        description="whether it was taken on the way to another density, so that a search to its "
-        "own density would find another ticket",
-    )
-    on_collapse: CollapsePolicy = Field(
-        default="error", description="what the search did about a collapsed layer"
-    )
-    data: Fingerprint | None = Field(
-        default=None,
-        exclude_if=lambda data: data is None,  # so that older tickets keep their digest
-        description="the fingerprint of the data of the search or the fine-tuning",
-    )
-    prune_frozen: bool = Field(
-        default=False,
-        exclude_if=lambda pruned: not pruned,
-        description="whether frozen weights (requires_grad=False) were pruned too",
-    )
-    tied: list[_Tie] | None = Field(
-        default=None,
-        exclude_if=lambda tied: tied is None,
-        max_length=10_000,
-        description="groups of state names that share one parameter, if known",
-    )
-
-    objective: Spec | None = Field(
-        default=None,
-        exclude_if=lambda objective: objective is None,
-        description="what scores, search and fine-tuning minimize, as part data; cross-entropy "
-        "otherwise",
-    )
-    metric: Name | None = Field(
-        default=None,
-        exclude_if=lambda metric: metric is None,
-        description="what is measured, if not the metric of the objective",
-    )
-
-    def made_for(self) -> str:
-        """Describe the network that the ticket was made for."""
-        model = self.model or {}
-        text = str(model.get("name") or model.get("custom") or "a model without a name")
-        if "network" in model:
-            text += f":{model['network']}"
-        if self.shape is not None:
-            kind = "images" if len(self.shape) == 3 else "inputs"
-            text += f" for {'x'.join(str(size) for size in self.shape)} {kind}"
-        if self.classes is not None:
-            text += f" and {number_of(self.classes, 'class', 'classes')}"
-        return escaped(text)
 
 
 class Layer(NamedTuple):
@@ -212,22 +110,89 @@ class Ticket:
         """Load the kept weights and the rest of the state into a model, and return it.
 
         The model must have the names, shapes and tied weights of the ticket's network; its tensors
-        keep their device, dtype and memory format. Nothing is written unless everything fits.
+        keep their device, dtype and memory format. Nothing is written unless everything fits. A
+        model that is wrapped, by DDP or `torch.compile`, gets the weights inside its wrapper.
         """
         self.check_fit(model)
-        own = model.state_dict(keep_vars=True)
-        model.load_state_dict(effective(self.mask, self.state, own))
+        own = unwrapped(model)
+        allocate_buffers_(own)
+        state = own.state_dict(keep_vars=True)
+        own.load_state_dict(effective(self.mask, self.state, state))
         return model
+
+    def hold(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | None = None,
+        *,
+        weights: bool = True,
+    ) -> Hold:
+        """Keep the pruned weights of a model at exactly zero in a training loop of your own.
+
+        Loads the ticket into the model (with `weights=False`, only the mask), and applies the mask
+        after every step of every optimizer of its parameters, also of one that is made later. An
+        `optimizer` that is given must train some of them. Ends with `remove()`, or with a `with`
+        block.
+        """
+        if weights:
+            self.apply(model)
+        return Hold(self.mask, unwrapped(model), optimizer)
+
+    @classmethod
+    def from_masks(
+        cls,
+        model: nn.Module,
+        masks: Tensors,
+        *,
+        name: str = "imported",
+        shape: tuple[int, int, int] | None = None,
+        classes: int | None = None,
+        trained: bool = False,
+    ) -> Ticket:
+        """Make a ticket of a model's weights and masks that were found elsewhere.
+
+        Args:
+            model: the network with the weights to start fine-tuning from.
+            masks: zeros and ones by parameter name; weights without a mask are not pruned.
+            name: what to call the method that found the masks.
+            shape: the shape of an input.
+            classes: the number of classes.
+            trained: whether the weights are trained already; checks need a ticket of which they
+                are not.
+        """
+        own = check_model(model)
+        state = own.state_dict(keep_vars=True)
+        found = external_masks(own, masks)
+        return cls(found, state, imported_info(found, state, name, shape, classes, trained))
+
+    @classmethod
+    def from_pruned(
+        cls,
+        model: nn.Module,
+        *,
+        name: str = "imported",
+        shape: tuple[int, int, int] | None = None,
+        classes: int | None = None,
+        trained: bool = False,
+    ) -> Ticket:
+        """Make a ticket of a pruned model: of its zeros, or the masks of `torch.nn.utils.prune`.
+
+        The other arguments are those of `from_masks`. The ticket is for the network without the
+        reparametrization of `torch.nn.utils.prune`.
+        """
+        found, state = pruned_masks(check_model(model))
+        return cls(found, state, imported_info(found, state, name, shape, classes, trained))
 
     def check_fit(self, model: nn.Module) -> None:
         """Raise `TicketError` unless names, shapes, types and tied weights fit the model."""
-        flaws = misfits(self.mask, self.state, model.state_dict(keep_vars=True), self.info.tied)
+        own = unwrapped(model)
+        flaws = misfits(self.mask, self.state, own.state_dict(keep_vars=True), self.info.tied)
         if flaws:
             raise TicketError(
-                f"the ticket does not fit this {type(model).__name__}: it was made for "
+                f"the ticket does not fit this {type(own).__name__}: it was made for "
                 f"{self.info.made_for()}\n  - "
                 + "\n  - ".join(flaws)
-                + "\napply it to that network, before it is wrapped or compiled"
+                + "\napply it to that network"
             )
 
     def save(self, path: str | os.PathLike[str], *, within: Path | None = None) -> None:

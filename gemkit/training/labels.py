@@ -5,12 +5,12 @@ The loss would only report an index out of range, and on a GPU at some later ste
 
 from collections.abc import Iterable
 
-import torch
 from torch import Tensor, nn
 
-from gemkit.core.errors import DataError
-from gemkit.core.probe import in_mode, no_output
-from gemkit.core.tensors import as_input, call_with
+from gemkit.core.errors import DataError, ModelError
+from gemkit.core.model_check import try_outputs
+from gemkit.core.probe import no_output
+from gemkit.core.tensors import as_input
 from gemkit.data.source import Data
 from gemkit.parts.objective import check_shapes
 from gemkit.training.task import Task
@@ -51,23 +51,19 @@ def check_labels(model: nn.Module, data: Data, splits: Iterable[str] = _ALL) -> 
             raise no_output(f"the {name} split of '{data.name}'", highest, outputs[0])
 
 
-@torch.no_grad()
-def _output_shape(model: nn.Module, data: Data) -> tuple[int, ...] | None:
-    """Find the shape of the outputs in a forward pass; None if they are no tensor.
+def _output_shape(model: nn.Module, data: Data) -> tuple[int, ...]:
+    """Find the shape of the outputs in a forward pass.
 
-    Modes, buffers and random generators are restored.
+    The model is tried in training mode too, in which some return more than logits.
     """
-    like = next(model.parameters())
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    devices = [like.device] if like.device.type == "cuda" else []
-    with in_mode(model, training=False), torch.random.fork_rng(devices):
-        try:
-            outputs = call_with(model, buffers, as_input(data.blank(2), like))
-        except RuntimeError as error:
-            if not data.indices:
-                raise
-            raise DataError(
-                f"the inputs of '{data.name}' are int64, so they count as indices such as tokens, "
-                f"and {type(model).__name__} does not take them ({error}); give values as float"
-            ) from error
-    return tuple(outputs.shape[1:]) if isinstance(outputs, Tensor) else None
+    inputs = as_input(data.blank(2), next(model.parameters()))
+    try:
+        try_outputs(model, inputs, training=True)
+        return tuple(try_outputs(model, inputs, training=False).shape[1:])
+    except ModelError as error:
+        if not data.indices:
+            raise
+        raise DataError(
+            f"the inputs of '{data.name}' are int64, so they count as indices such as tokens, and "
+            f"{error}; or give values as float"
+        ) from error

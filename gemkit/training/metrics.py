@@ -115,3 +115,9 @@ def metric_named(name: str) -> Metric:
     if name not in METRICS:
         raise OptionError(f"there is no metric {name!r}{did_you_mean(name, METRICS)}")
     return METRICS[name]
+
+
+def value_text(value: float, metric: str) -> str:
+    """Return the value of a metric: shares in percent, others with four significant digits."""
+    known = METRICS.get(metric)
+    return f"{100 * value:.1f} %" if known is not None and known.share else f"{value:.4g}"

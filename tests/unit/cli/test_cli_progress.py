@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from gemkit.cli.progress import Bars, Lines, _columns, progress
+from gemkit.cli.progress import Bars, Lines, columns, progress
 from gemkit.core.events import Collapsed, EpochEnded, Froze, PhaseStarted, StepEnded
 
 
@@ -52,7 +52,7 @@ def screen():
 
 
 def drawn(screen, *events):
-    with _columns(screen) as bars:
+    with columns(screen) as bars:
         listener = Bars(bars)
         for event in events:
             listener(event)
@@ -70,7 +70,7 @@ def test_a_bar_shows_phase_epoch_density_loss_and_accuracy(screen):
 
 def test_a_bar_is_as_long_as_the_phase_has_steps():
     """A rewound search has fewer ends of epochs than its steps would make."""
-    with _columns(Console(file=io.StringIO())) as bars:
+    with columns(Console(file=io.StringIO())) as bars:
         listener = Bars(bars)
         listener(PhaseStarted("search", 7, 25))
         listener(StepEnded("search", 5))

@@ -191,7 +191,7 @@ class Bomb:
 
 
 def renamed(state):
-    return {f"module.{name}": value for name, value in state.items()}
+    return {name.replace("layer1", "stage1"): value for name, value in state.items()}
 
 
 def reshaped(state):
@@ -205,7 +205,7 @@ WRONG = {
     "text.pth": ("text", "text.pth.*damaged"),
     "list.pth": (lambda state: [1, 2], "list.pth holds no weights"),
     "names.pth": (lambda state: {"a": 1}, "names.pth holds no weights"),
-    "renamed.pth": (renamed, "renamed.pth do not fit.*resnet10t.*missing: '.*unknown.*'module."),
+    "renamed.pth": (renamed, "renamed.pth do not fit.*resnet10t.*missing: '.*unknown.*'stage1."),
     "reshaped.pth": (
         reshaped,
         r"reshaped.pth do not fit.*'layer1.0.conv1.weight \(2, 2\) instead of \(64, 64, 3, 3\)'",

@@ -15,7 +15,8 @@ from gemkit.report.catalogue import catalogue, catalogue_text, type_text
 from gemkit.report.results import result_text
 from gemkit.report.tables import facts, layer_table, percent, text_table
 from gemkit.report.tickets import ticket_data, ticket_text
-from gemkit.tickets.ticket import Ticket, TicketInfo
+from gemkit.tickets.info import TicketInfo
+from gemkit.tickets.ticket import Ticket
 
 
 class Sample(Part):

@@ -25,7 +25,8 @@ from gemkit.core.tensors import generator
 from gemkit.tickets import file as ticket_file
 from gemkit.tickets.apply import effective
 from gemkit.tickets.file import pack, unpack
-from gemkit.tickets.ticket import FreezeRecord, Ticket, TicketInfo
+from gemkit.tickets.info import FreezeRecord, TicketInfo
+from gemkit.tickets.ticket import Ticket
 from gemkit.training.plan import Plan
 
 INFO = TicketInfo(

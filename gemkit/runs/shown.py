@@ -1,0 +1,37 @@
+"""What `gemkit.run` shows in Python: bars, and warnings."""
+
+from contextlib import AbstractContextManager
+
+from gemkit.core.events import Collapsed, Event, Noted
+from gemkit.runs.progress import Progress
+from gemkit.training.loop import Listener
+from gemkit.training.progress import shown, warn_user
+
+
+class Shown(Progress):
+    """Show a bar for each phase if `bars`, and issue warnings."""
+
+    def __init__(self, *, bars: bool = True) -> None:
+        self.bars = bars
+
+    def warn(self, text: str) -> None:
+        """Issue a warning."""
+        warn_user(text)
+
+    def training(self) -> AbstractContextManager[Listener]:
+        """Show a bar."""
+        return shown(self.bars)
+
+    def controls(self) -> Listener:
+        """Issue warnings alone, since checks have many phases."""
+        return _warn
+
+
+def _warn(event: Event) -> None:
+    if isinstance(event, Collapsed | Noted):
+        warn_user(event.message)
+
+
+def chosen(progress: Progress | bool) -> Progress:
+    """Return what reports on a run: what is given, or what shows bars or none."""
+    return progress if isinstance(progress, Progress) else Shown(bars=progress)

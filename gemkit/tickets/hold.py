@@ -1,0 +1,206 @@
+"""Hold a mask in any training loop.
+
+torch calls hooks before and after the step of every optimizer. Before a step, the gradients of
+pruned weights become zero; after it, the weights. Both are one multiplication for all layers,
+whatever their number: of the bits, as integers, because 0 · NaN is not zero.
+"""
+
+import weakref
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self, final
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from gemkit.core.errors import TicketError, some
+from gemkit.core.model_check import check_model, unwrapped
+from gemkit.core.tensors import Tensors, aligned
+
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""The integers with as many bytes as a number."""
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """Return the bits of numbers as integers, in the same memory."""
+    return tensor.detach().view(_INTEGERS[tensor.element_size()])
+
+
+class _Layer(NamedTuple):
+    """A parameter, and its mask as booleans."""
+
+    parameter: nn.Parameter
+    kept: Tensor
+
+
+class _Group(NamedTuple):
+    """Weights of one dtype and device, their bits, and their masks as integers."""
+
+    parameters: list[nn.Parameter]
+    weights: list[Tensor]
+    masks: list[Tensor]
+
+
+class _Layers:
+    """The masked weights that one optimizer trains."""
+
+    def __init__(self, layers: Sequence[_Layer], size: int) -> None:
+        self.layers = layers
+        self.size = size
+        """How many parameters the optimizer had."""
+        self._places: list[int] = []
+        self._groups: list[_Group] = []
+
+    def mask_weights_(self) -> None:
+        """Zero the pruned weights."""
+        for group in self._current():
+            torch._foreach_mul_(group.weights, group.masks)
+
+    def mask_gradients_(self) -> None:
+        """Zero the gradients of pruned weights."""
+        for group in self._current():
+            gradients: list[Tensor] = []
+            masks: list[Tensor] = []
+            for parameter, mask in zip(group.parameters, group.masks, strict=True):
+                own = parameter.grad
+                if own is None or own.layout is not torch.strided:
+                    continue  # after the step, the weight itself becomes zero
+                if own.dtype == parameter.dtype:
+                    gradients.append(_bits(own))
+                    masks.append(mask)
+                else:
+                    own.masked_fill_(mask == 0, 0)
+            if gradients:
+                torch._foreach_mul_(gradients, masks)
+
+    def _current(self) -> list[_Group]:
+        """Return the lists; make them again where a parameter has moved or changed its type."""
+        places = [parameter.data_ptr() for parameter, _ in self.layers]
+        if places != self._places:
+            found: dict[object, _Group] = {}
+            for parameter, kept in self.layers:
+                own = parameter.detach()
+                group = found.setdefault((own.dtype, own.device), _Group([], [], []))
+                mask = kept.to(own.device, _INTEGERS[own.element_size()])
+                group.parameters.append(parameter)
+                group.weights.append(_bits(own))
+                group.masks.append(aligned(mask, own))
+            self._groups, self._places = list(found.values()), places
+        return self._groups
+
+
+@final
+class Hold:
+    """Keeps pruned weights at exactly zero after every optimizer step; see `Ticket.hold`.
+
+    Their gradients are zeroed before the step, and what an optimizer remembers of them is cleared.
+    The model stays an ordinary module: copies of it, and averages, are not held.
+    """
+
+    def __init__(self, mask: Tensors, model: nn.Module, optimizer: Optimizer | None = None) -> None:
+        self._mask = mask
+        pairs = _matched(mask, check_model(model)).values()
+        self._layers = [layer for layer in pairs if not bool(layer.kept.all())]
+        self._known: weakref.WeakKeyDictionary[Optimizer, _Layers] = weakref.WeakKeyDictionary()
+        if optimizer is not None and not self._trained_by(optimizer):
+            raise TicketError(
+                f"this {type(optimizer).__name__} trains none of the weights that the ticket "
+                "masks; make it of the parameters of this model, after the model is moved or cast"
+            )
+        _Layers(self._layers, 0).mask_weights_()
+        self._handles: list[Any] = [
+            register_optimizer_step_pre_hook(self._before),
+            register_optimizer_step_post_hook(self._after),
+        ]
+        if optimizer is not None:
+            self._layers_of(optimizer)
+        self._end = weakref.finalize(model, self.remove)  # hooks would outlive the model
+        self._end.atexit = False
+
+    def mask_gradients_(self) -> None:
+        """Zero the gradients of pruned weights now, before gradients are clipped by their norm."""
+        _Layers(self._layers, 0).mask_gradients_()
+
+    def mask_(self, model: nn.Module) -> None:
+        """Zero the pruned weights of another model, such as an average that was begun before."""
+        layers = list(_matched(self._mask, unwrapped(model)).values())
+        _Layers(layers, 0).mask_weights_()
+
+    def remove(self) -> None:
+        """Let go: later steps may change pruned weights."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._end.detach()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.remove()
+
+    def _trained_by(self, optimizer: Optimizer) -> list[_Layer]:
+        own = {id(one) for group in optimizer.param_groups for one in group["params"]}
+        return [layer for layer in self._layers if id(layer.parameter) in own]
+
+    def _layers_of(self, optimizer: Optimizer) -> _Layers:
+        """Return the masked weights of an optimizer; clear its memory of pruned ones at first."""
+        size = sum(len(group["params"]) for group in optimizer.param_groups)
+        known = self._known.get(optimizer)
+        if known is None or known.size != size:
+            new = known is None
+            known = self._known[optimizer] = _Layers(self._trained_by(optimizer), size)
+            if known.layers and new:
+                self._handles.append(optimizer.register_load_state_dict_post_hook(self._clear))
+            self._clear(optimizer)
+        return known
+
+    def _clear(self, optimizer: Optimizer) -> None:
+        """Zero what an optimizer remembers of pruned weights."""
+        for parameter, kept in self._trained_by(optimizer):
+            for value in optimizer.state.get(parameter, {}).values():
+                if isinstance(value, Tensor) and value.shape == parameter.shape:
+                    value.masked_fill_(~kept.to(value.device), 0)
+
+    def _before(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Zero gradients before a step, or, where a closure computes them, after the closure."""
+        layers = self._layers_of(optimizer)
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if not layers.layers or closure is None:
+            layers.mask_gradients_()
+            return None
+
+        def masked() -> Any:  # noqa: ANN401 - whatever the closure returns
+            loss = closure()
+            layers.mask_gradients_()
+            return loss
+
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": masked}
+        return (args[0], masked, *args[2:]), kwargs
+
+    def _after(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Zero the weights after a step, whatever the optimizer did."""
+        self._layers_of(optimizer).mask_weights_()
+
+
+def _matched(mask: Tensors, model: nn.Module) -> dict[str, _Layer]:
+    """Pair masks with the parameters of a model; refuse other names and shapes."""
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    flaws = [
+        name
+        for name, kept in mask.items()
+        if name not in parameters or parameters[name].shape != kept.shape
+    ]
+    if flaws:
+        raise TicketError(
+            f"{type(model).__name__} has no parameters of these names and shapes: {some(flaws)}; "
+            "hold the mask in the network that the ticket was made for"
+        )
+    return {name: _Layer(parameters[name], kept) for name, kept in mask.items()}
