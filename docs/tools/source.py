@@ -40,7 +40,9 @@ def annotations(cls: type) -> dict[str, str]:
 def assigned(module: ModuleType, name: str) -> str:
     """Return the line of a module that defines a type, such as `Shares = dict[...]`."""
     [line] = [one for one in _body(module) if _target(one) == name]
-    return ast.unparse(line)
+    text = ast.get_source_segment(inspect.getsource(module), line)
+    assert text is not None
+    return text
 
 
 def methods(cls: type) -> list[tuple[str, Any, bool]]:
