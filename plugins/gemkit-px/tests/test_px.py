@@ -86,6 +86,24 @@ def test_depthwise_layers_of_the_tiny_network_too():
     )
 
 
+class InPlace(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(72, 8), nn.Linear(8, 3)
+
+    def forward(self, images):
+        hidden = self.body(images.flatten(1))
+        torch.relu_(hidden)
+        return self.head(hidden)
+
+
+def test_a_relu_in_place_changes_what_it_is_given():
+    model = InPlace()
+    plain = nn.Sequential(nn.Flatten(), model.body, nn.ReLU(), model.head)
+    one, other = (PathExclusion().importance(probe(net)).values() for net in (model, plain))
+    assert all(map(torch.equal, one, other))
+
+
 def test_a_running_mean_counts_as_a_bias():
     plain, shifted = conv_net(), conv_net()
     mean = torch.tensor([0.5, -1.0, 0.0, 2.0]).double()
