@@ -11,14 +11,16 @@ from tiny import CPU, tiny_data, tiny_net
 from torch import nn
 from torchmetrics import MeanMetric
 
-from gemkit import Data, Plan, Ticket, evaluate, finetune, importance, load_plugins, search
+from gemkit import Data, Plan, Ticket, evaluate, finetune, importance, load_plugins, search, select
 from gemkit.builtin.objectives import BinaryCrossEntropy, KullbackLeibler, MeanSquaredError
 from gemkit.core.errors import DataError, FitError, OptionError, TicketError, TrainingError
 from gemkit.core.events import EpochEnded
+from gemkit.core.probe import Wanted
 from gemkit.core.tensors import generator
 from gemkit.parts.now import Now
 from gemkit.parts.objective import CrossEntropy, FunctionObjective, matched
 from gemkit.pruning import finetune as pruning
+from gemkit.training.calibration import draw
 from gemkit.training.device import make_fabric
 from gemkit.training.evaluation import _value, measure
 from gemkit.training.metrics import METRICS, metric_named
@@ -106,6 +108,36 @@ def test_scores_are_measured_by_the_objective(kind):
     for name, own in given_scores.items():
         weight = model.get_parameter(name)
         torch.testing.assert_close(own, (weight * weight.grad).abs().detach())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_search_scores_by_the_objective(kind):
+    """Cross-entropy would take such targets for probabilities, and rank otherwise."""
+    data, model = tiny_data(targets=kind), tiny_net()
+    batches = draw(data.train, Wanted(1), PLAN.batch_size, seed=0, turn=0)
+    own, other = (
+        select(importance("snip", model, batches, objective=objective), 0.5)
+        for objective in (KINDS[kind], "cross_entropy")
+    )
+    ticket = found(KINDS[kind], data, "snip")
+    assert all(torch.equal(ticket.mask[name], mask) for name, mask in own.items())
+    assert any(not torch.equal(ticket.mask[name], mask) for name, mask in other.items())
+
+
+@pytest.mark.parametrize(("pruner", "count"), [("snip", 3), ("gem_miner", 2 + 3 * 2)])
+def test_steps_and_checks_for_signal_use_the_objective(pruner, count):
+    """SNIP trains nothing: the function is called at the start, for scores, and at the end.
+
+    Gem-Miner's scores are learned, in three epochs of two steps.
+    """
+    calls = []
+
+    def noted(outputs, targets):
+        calls.append(len(outputs))
+        return squared(outputs, targets)
+
+    found(noted, tiny_data(targets="values"), pruner, metric="r2")
+    assert len(calls) == count
 
 
 def test_grasp_of_values_has_neither_temperature_nor_classes():
