@@ -87,12 +87,11 @@ def measure(network: str, effort: Effort) -> Row:
 
 def table(rows: list[Row]) -> str:
     """Draw the table."""
-    titles = ["network", "layers", "plain, ms", "held, ms", "held ÷ plain", "kernels added"]
+    titles = ["network", "layers", "held ÷ plain", "kernels added"]
     cells = [
         [
             f"`{row['subject']}`",
             str(row["layers"]),
-            *(f"{row['milliseconds'][name][1]:.1f}" for name in (PLAIN, HELD)),
             ratio(row["ratios"][HELD], 3),
             str(row["kernels"][HELD] - row["kernels"][PLAIN]),
         ]
