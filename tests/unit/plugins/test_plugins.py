@@ -222,7 +222,7 @@ FAULTS = {
     ),
     "name as a field": (
         plugin_code(penalty("huber").replace("name =", "name: str ="), hook("[Penalty]")),
-        ["Penalty", "has no name"],
+        ["Penalty", "makes a field of name"],
     ),
     "ill-formed name": (
         plugin_code(penalty("Huber-Loss"), hook("[Penalty]")),
