@@ -88,6 +88,24 @@ class NumbersForMasks(Filters):
         return {name: mask.float() for name, mask in masks.items()}
 
 
+@breaks("only-whole-pruned-units-return")
+class ReturnsTheLiving(Filters):
+    def grow(self, importance, alive, shares, density):
+        return {name: mask.clone() for name, mask in alive.items()}
+
+
+@breaks("only-whole-pruned-units-return")
+class ReturnsEverything(Filters):
+    def grow(self, importance, alive, shares, density):
+        return {name: ~mask for name, mask in alive.items()}
+
+
+@breaks("only-whole-pruned-units-return")
+class ReturnsSingleWeights(Filters):
+    def grow(self, importance, alive, shares, density):
+        return keep_top(importance, {name: ~mask for name, mask in alive.items()}, shares)
+
+
 @breaks("units-enter-in-rank-order")
 class LowestFirst(Filters):
     def select(self, importance, alive, shares, density, *, checked=True):

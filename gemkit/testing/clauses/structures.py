@@ -127,6 +127,25 @@ def only_whole_living_units_are_kept(part: Structure, case: Selected) -> None:
         require(whole, f"'{name}' keeps a part of a unit: {kept.tolist()} of {living.tolist()}")
 
 
+@clause(Structure, ranked, on_devices=True, applies=lambda part: part.units_of(0.5, 1) is None)
+def only_whole_pruned_units_return(part: Structure, case: Selected) -> None:
+    """`grow` returns a boolean mask per layer, of whole pruned units, within each share."""
+    part, drawn, density = case
+    given = chosen(part, drawn, density)
+    dead = {name: ~mask for name, mask in given.masks.items()}
+    room = {group: sum(int(dead[name].sum()) for name in group) // 2 for group in given.shares}
+    with unchanged("what is alive", lambda: copied(given.masks.items())):
+        grown = part.grow(given.importance, given.masks, room, density)
+    for name, mask in grown.items():
+        require(mask.dtype == torch.bool, f"'{name}' is {mask.dtype}, not boolean")
+        require(not bool((mask & ~dead[name]).any()), f"'{name}' returns weights that are alive")
+        kept, pruned = part.fold(mask).sum(-1), part.fold(dead[name]).sum(-1)
+        require(bool(((kept == 0) | (kept == pruned)).all()), f"'{name}' returns a part of a unit")
+    for group, count in room.items():
+        returned = sum(int(grown[name].sum()) for name in group)
+        require(returned <= count, f"{group} gets {returned} back, and its share is {count}")
+
+
 class Pool(NamedTuple):
     """Units that compete: names, values, how many weights live in each, and whether it is kept."""
 
