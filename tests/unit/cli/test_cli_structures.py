@@ -45,7 +45,7 @@ def test_every_block_of_four_keeps_exactly_two(pruner, gemkit):
         assert 4 * len(counted) == sum(mask.numel() for mask in masks.values())
 
 
-@pytest.mark.parametrize("pruner", ["magnitude", "edge_popup", "gem_miner"])
+@pytest.mark.parametrize("pruner", ["magnitude", "edge_popup"])
 def test_compaction_removes_every_pruned_filter(pruner, gemkit):
     words = ("--structure", "filters", "--allocation", "uniform", "--density", "0.5")
     result = gemkit("run", "--pruner", pruner, *TINY, *words, *PRUNERS[pruner], "--out", "RUN")
