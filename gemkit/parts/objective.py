@@ -44,13 +44,15 @@ class CrossEntropy(Objective):
 
     name = "cross_entropy"
 
+    weight: float = Field(default=1.0, gt=0, description="factor of the cross-entropy")
     smoothing: float = Field(
         default=0.0, ge=0, lt=1, description="share of a label that all classes share alike"
     )
 
     def loss(self, outputs: Tensor, batch: Batch, now: Now) -> Tensor:
         """Return the mean cross-entropy."""
-        return F.cross_entropy(outputs, batch[1], label_smoothing=self.smoothing)
+        loss = F.cross_entropy(outputs, batch[1], label_smoothing=self.smoothing)
+        return loss if self.weight == 1 else self.weight * loss
 
 
 class FunctionObjective(Objective):

@@ -154,6 +154,13 @@ def test_smoothed_cross_entropy_is_that_of_smoothed_labels():
     torch.testing.assert_close(found, expected)
 
 
+def test_cross_entropy_has_a_factor():
+    outputs = torch.randn(8, 3)
+    one, hundred = (CrossEntropy(weight=own).loss(outputs, BATCH, Now()) for own in (1.0, 100.0))
+    torch.testing.assert_close(hundred, 100 * one)
+    torch.testing.assert_close(one, F.cross_entropy(outputs, BATCH[1]))
+
+
 def search_with(objective, plan):
     recipe = REGISTRY.recipe("gem_miner", parts={"objective": objective} if objective else {})
     return search(recipe, tiny_net(), tiny_data(), density=0.3, plan=plan, runtime=CPU)
