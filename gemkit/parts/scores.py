@@ -1,7 +1,7 @@
 """Scores: how important every weight is, measured or learned."""
 
 from abc import abstractmethod
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 
@@ -47,6 +47,9 @@ class LearnedScores(Scores):
     fastest_lr: ClassVar[float] = 0.1
     """The highest learning rate that suits a short search."""
 
+    default_optimizer: ClassVar[Literal["sgd", "adam", "adamw"]] = "sgd"
+    """The optimizer of a search whose plan names none."""
+
     default_weight_decay: ClassVar[float] = 0.0
     """How strongly the optimizer decays the scores where nothing else is asked for."""
 
@@ -67,10 +70,11 @@ class LearnedScores(Scores):
         """Bring scores back, in place and element by element, to where they are allowed to be."""
 
     def default_lr(self, steps: int) -> float:
-        """Return the learning rate for a search of this many SGD steps, where none is given.
+        """Return the learning rate of the default optimizer, for a search of this many steps.
 
-        It is the paper's 0.1 for the paper's length, and proportionally more for fewer steps, up to
-        `fastest_lr`: scores have a way to go, so what counts is the sum of the learning rates.
+        It is used where none is given. For SGD it is the paper's 0.1 for the paper's length, and
+        proportionally more for fewer steps, up to `fastest_lr`: scores have a way to go, so what
+        counts is the sum of the learning rates.
         """
         return min(self.fastest_lr, max(0.1, 0.1 * PAPER_STEPS / max(1, steps)))
 

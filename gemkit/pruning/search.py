@@ -127,21 +127,30 @@ def search(
 
 
 def search_plan(recipe: Recipe, plan: Plan, data: Data) -> Plan:
-    """Decide what the plan leaves open: the learning rate, and how long the clock runs at a time.
+    """Decide what the plan leaves open: optimizer, learning rate, and the length of a round.
 
     One-shot recipes do not train at all, and a schedule may set the length of its rounds.
     """
     if plan.select != "last":
         raise OptionError("search.select = 'best': a search keeps its last mask; leave it out")
+    scores = recipe.scores
+    if isinstance(scores, LearnedScores) and "optimizer" not in plan.model_fields_set:
+        plan = plan.model_copy(update={"optimizer": scores.default_optimizer})
     plan = plan.lasting(recipe.schedule.round_epochs if needs_training(recipe) else 0)
-    if not isinstance(recipe.scores, LearnedScores):
+    if not isinstance(scores, LearnedScores):
         return finetune_plan(plan)
-    lr = recipe.scores.default_lr(plan.epochs * data.train.steps(plan.batch_size))
-    lr = lr if plan.optimizer == "sgd" else _SCORE_LR_ADAM
+    lr = _score_lr(scores, plan, plan.epochs * data.train.steps(plan.batch_size))
     if recipe.trained == "both":
         return finetune_plan(plan, score_lr=lr)
     refuse_score_lr(plan)
-    return plan.decided(lr=lr, weight_decay=recipe.scores.default_weight_decay)
+    return plan.decided(lr=lr, weight_decay=scores.default_weight_decay)
+
+
+def _score_lr(scores: LearnedScores, plan: Plan, steps: int) -> float:
+    """Return the default learning rate of scores for the optimizer of a plan."""
+    if plan.optimizer == scores.default_optimizer:
+        return scores.default_lr(steps)
+    return LearnedScores.default_lr(scores, steps) if plan.optimizer == "sgd" else _SCORE_LR_ADAM
 
 
 def _check_objective(recipe: Recipe, phase: Phase) -> None:

@@ -198,8 +198,10 @@ class RunConfig(BaseModel):
         return registry.recipe(self.pruner, parts=self.parts(), options=own)
 
     def to_data(self) -> dict[str, Any]:
-        """Return plain data with every default written out."""
+        """Return plain data with every default written out that does not depend on the scores."""
         data = self.model_dump(mode="json", exclude_none=True)
+        if "optimizer" not in self.search.model_fields_set:
+            del data["search"]["optimizer"]
         data["finetune"] = self.finetuning.model_dump(mode="json", exclude_none=True)
         if "pruner" in self.recipe:
             del data["pruner"]

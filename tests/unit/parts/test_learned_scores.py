@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import CPU, tiny_net
+from tiny import CPU, tiny_data, tiny_net
 from torch import nn
 
 from gemkit import LearnedScores, Now, Plan, load_plugins
@@ -14,8 +14,10 @@ from gemkit.builtin.regularizers import L1, L2, NoRegularizer
 from gemkit.builtin.roundings import Bernoulli, Threshold
 from gemkit.core.prunable import prunable_names
 from gemkit.core.tensors import density_of, generator
+from gemkit.methods.continuous_sparsification import ConstantScores
 from gemkit.parts.regularizer import Regularizer
 from gemkit.pruning.masked import MaskedNet
+from gemkit.pruning.search import search_plan
 from gemkit.pruning.update import pull_back_
 from gemkit.training.device import make_fabric
 from gemkit.training.trainer import Trainer
@@ -155,6 +157,34 @@ def test_short_searches_learn_faster_and_the_papers_length_has_the_papers_rate(s
     assert part.default_lr(150 * 391) == part.default_lr(10**6) == pytest.approx(0.1)
     rates = [part.default_lr(steps) for steps in range(1, 100_000, 997)]
     assert rates == sorted(rates, reverse=True)
+
+
+class OfAdam(ConstantScores):
+    """Scores that are best trained with Adam."""
+
+    name = "of_adam"
+    default_optimizer = "adam"
+
+    def default_lr(self, steps):
+        """Return a rate that nothing else has."""
+        return 0.123
+
+
+@pytest.mark.parametrize("train", ["scores", "both"])
+def test_scores_choose_the_optimizer_of_a_plan_that_names_none(train):
+    usual = load_plugins().recipe("continuous_sparsification", options={"train": train})
+    recipe, data = usual.model_copy(update={"scores": OfAdam()}), tiny_data()
+    rate = {"scores": "lr", "both": "score_lr"}[train]
+
+    def decided(recipe, **given):
+        plan = search_plan(recipe, Plan(epochs=2, **given), data)
+        assert search_plan(recipe, plan, data) == plan
+        return plan.optimizer, getattr(plan, rate)
+
+    assert decided(recipe) == ("adam", 0.123)
+    assert decided(recipe, **{rate: 0.4}) == ("adam", 0.4)
+    assert decided(recipe, optimizer="adamw") == ("adamw", 0.01)
+    assert decided(recipe, optimizer="sgd") == decided(usual) == ("sgd", 1.0)
 
 
 LEARNED = {

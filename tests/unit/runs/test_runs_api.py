@@ -236,6 +236,13 @@ def test_a_configuration_reads_back_as_itself(config):
     assert named <= set(tomllib.loads(text)), "every default is written out"
 
 
+@pytest.mark.parametrize("given", [{}, {"optimizer": "sgd"}, {"optimizer": "adam"}])
+def test_a_search_optimizer_that_is_left_open_stays_open_in_a_file(given):
+    read = config_from_toml(RunConfig(search=Plan(**given)).to_toml())
+    assert read.search.model_fields_set & {"optimizer"} == set(given)
+    assert read.search.optimizer == given.get("optimizer", "sgd")
+
+
 def test_fine_tuning_takes_as_many_epochs_as_the_search_by_default():
     config = RunConfig(search=Plan(epochs=7), finetune=Plan(lr=0.1))
     assert resolve(REGISTRY, config).finetune == Plan(epochs=7, lr=0.1)
