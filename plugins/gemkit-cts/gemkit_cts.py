@@ -35,13 +35,13 @@ def logit(density: float) -> float:
     return math.log(inside) - math.log1p(-inside)
 
 
-class LogOdds(LearnedScores):
+class GateLogits(LearnedScores):
     """Log-odds of keeping a weight, counted from those of the target density: α − logit κ.
 
     They start at 0, and may be any number.
     """
 
-    name = "log_odds"
+    name = "gate_logits"
     default_optimizer = "adam"
     fastest_lr = 0.3
 
@@ -66,13 +66,13 @@ class LogOdds(LearnedScores):
         return min(self.fastest_lr, max(0.1, 0.1 * PAPER_STEPS / max(1, steps)))
 
 
-class Concrete(Rounding):
+class SoftConcrete(Rounding):
     """Soft random gates: z = σ((α + logit u) / τ), u uniform (Maddison et al. 2017).
 
     The scores are α − logit κ, with the target density κ. A ticket keeps the highest.
     """
 
-    name = "concrete"
+    name = "soft_concrete"
     soft = True
 
     temperature: float = Field(
@@ -173,13 +173,13 @@ def _norm(tensors: list[Tensor]) -> Tensor:
 @hookimpl
 def gemkit_scores() -> list[type[Scores]]:
     """Register the scores."""
-    return [LogOdds]
+    return [GateLogits]
 
 
 @hookimpl
 def gemkit_roundings() -> list[type[Rounding]]:
     """Register the gates."""
-    return [Concrete]
+    return [SoftConcrete]
 
 
 @hookimpl
@@ -193,8 +193,8 @@ def gemkit_pruners() -> dict[str, dict[str, Any]]:
     """Register CTS and CTS-KL."""
     cts = {
         "help": "Concrete Ticket Search: gates of learned log-odds, balanced penalty (Arora 2025)",
-        "scores": "log_odds",
-        "rounding": "concrete",
+        "scores": "gate_logits",
+        "rounding": "soft_concrete",
         "regularizer": "grad_balance",
         "schedule": {"name": "once", "after": 1.0},
         "init": "kaiming_normal",

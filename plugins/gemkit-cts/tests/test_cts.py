@@ -8,7 +8,7 @@ import gemkit_cts
 import pytest
 import torch
 import torch.nn.functional as F
-from gemkit_cts import Concrete, GradBalance, LogOdds, logit
+from gemkit_cts import GateLogits, GradBalance, SoftConcrete, logit
 from torch.func import functional_call
 
 from gemkit import Now, Plan, Runtime, load_plugins, search
@@ -23,7 +23,7 @@ from gemkit.training.loop import endless
 from gemkit.training.trainer import Trainer
 
 test_plugin = contract(gemkit_cts)
-test_gates_of_low_temperature = contract(Concrete(temperature=0.2))
+test_gates_of_low_temperature = contract(SoftConcrete(temperature=0.2))
 test_a_balance_without_slack = contract(GradBalance(slack=0.5, smoothing=1.0))
 
 REGISTRY = load_plugins(files=[Path(gemkit_cts.__file__)], only=())
@@ -137,7 +137,7 @@ def test_a_search_is_that_of_plain_pytorch(pruner, slack, monkeypatch):
 
 def test_gates_open_as_often_as_the_density_and_the_scores_say():
     view = {"a": torch.zeros(40_000), "b": torch.full((40_000,), 2.0)}
-    gates = Concrete().masks(view, Now(target=0.1, rng=generator(0, "")))
+    gates = SoftConcrete().masks(view, Now(target=0.1, rng=generator(0, "")))
     rates = {name: float((gate > 0.5).float().mean()) for name, gate in gates.items()}
     shifted = 1 / (1 + math.exp(-(logit(0.1) + 2.0)))
     assert rates == pytest.approx({"a": 0.1, "b": shifted}, abs=0.01)
@@ -145,7 +145,7 @@ def test_gates_open_as_often_as_the_density_and_the_scores_say():
 
 def test_noise_differs_between_layers_and_steps():
     view, rng = {"a": torch.zeros(100), "b": torch.zeros(100)}, generator(0, "")
-    one, other = (Concrete().masks(view, Now(rng=rng)) for _ in range(2))
+    one, other = (SoftConcrete().masks(view, Now(rng=rng)) for _ in range(2))
     assert not torch.equal(one["a"], one["b"])
     assert not torch.equal(one["a"], other["a"])
 
@@ -153,7 +153,7 @@ def test_noise_differs_between_layers_and_steps():
 @pytest.mark.parametrize("density", [1e-9, 1.0])
 def test_log_odds_are_finite_at_any_density(density):
     assert math.isfinite(logit(density))
-    gates = Concrete().masks({"a": torch.zeros(9)}, Now(target=density, rng=generator(0, "")))
+    gates = SoftConcrete().masks({"a": torch.zeros(9)}, Now(target=density, rng=generator(0, "")))
     assert gates["a"].isfinite().all()
 
 
@@ -184,7 +184,7 @@ def test_adam_is_the_default_and_another_optimizer_has_its_own_rate():
     recipe, data = REGISTRY.recipe("cts"), tiny_data()
     plan = search_plan(recipe, Plan(epochs=4), data)
     assert (plan.optimizer, plan.lr) == ("adam", 0.3)
-    assert LogOdds().default_lr(20 * 391) == LogOdds().default_lr(10**6) == 0.1
+    assert GateLogits().default_lr(20 * 391) == GateLogits().default_lr(10**6) == 0.1
     again = search_plan(recipe, plan, data)
     assert again == plan
     assert search_plan(recipe, Plan(epochs=4, optimizer="sgd"), data).optimizer == "sgd"
