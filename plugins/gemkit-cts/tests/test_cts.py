@@ -17,7 +17,7 @@ from gemkit.core.prunable import prunable_names
 from gemkit.core.tensors import budget, generator, kept
 from gemkit.pruning.masked import MaskedNet
 from gemkit.pruning.search import search_plan
-from gemkit.testing import CPU, contract, tiny_data, tiny_net
+from gemkit.testing import CPU, contract, simulated, tiny_data, tiny_net
 from gemkit.training.device import make_fabric
 from gemkit.training.loop import endless
 from gemkit.training.trainer import Trainer
@@ -178,6 +178,21 @@ def test_the_balance_moves_faster_in_shorter_searches(steps, pace):
         own.add_gradient_({"a": torch.ones(50)}, scores, now)
         weights.append(float(now.state["weight"]))
     assert weights[0] == pytest.approx(pace * weights[1])
+
+
+def test_gates_and_balance_read_nothing_back_from_the_device():
+    device = simulated.install()
+    scores = {name: torch.randn(5, 4).to(device) for name in "ab"}
+    part, gates = GradBalance(), SoftConcrete()
+    now = Now(target=0.1, rng=generator(0, ""), state=part.init_state(scores))
+    gradients = {name: torch.ones_like(score) for name, score in scores.items()}
+    with simulated.watched() as seen:
+        gates.slope(scores, gates.masks(scores, now), now)
+        part.add_gradient_(gradients, scores, now)
+    assert not seen.waits
+    with simulated.watched() as seen:
+        assert float(now.state["weight"]) > 0
+    assert seen.waits, "a read-back is noticed"
 
 
 def test_adam_is_the_default_and_another_optimizer_has_its_own_rate():
