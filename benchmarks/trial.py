@@ -14,15 +14,17 @@ from gemkit.runs.machine import host
 from gemkit.study.store import Row
 
 RESULTS = Path(__file__).parent / "results"
+PLUGINS = Path(__file__).parents[1] / "plugins"
 
 
 def measure(run: Row) -> Row:
     """Carry out what a row says (pruner, density, seed, epochs, …) and add what comes of it.
 
+    A row may name a package under plugins/ (`plugin`), and change the recipe (`parts`, `options`).
     Layers that lose every weight are counted; a network that keeps no weight at all says so.
     Time is the processor's, not the clock's: runs go side by side on machines that do other things.
     """
-    registry, runtime = load_plugins(only=[]), Runtime(device="cpu")
+    registry, runtime = load_plugins(files=_files(run), only=[]), Runtime(device="cpu")
     dataset = registry.build("datasets", run["dataset"])
     network = registry.build("models", run["model"])
     assert isinstance(dataset, DatasetPart)
@@ -35,7 +37,9 @@ def measure(run: Row) -> Row:
     began = time.process_time()
     try:
         ticket = search(
-            registry.recipe(run["pruner"]),
+            registry.recipe(
+                run["pruner"], parts=run.get("parts", {}), options=run.get("options", {})
+            ),
             model,
             data,
             density=run["density"],
@@ -65,6 +69,13 @@ def measure(run: Row) -> Row:
         "finetune_plan": training.model_dump(mode="json"),
         "versions": ticket.info.versions,
     }
+
+
+def _files(run: Row) -> list[Path]:
+    """Return the file of the plugin that a row names, if any."""
+    if "plugin" not in run:
+        return []
+    return [PLUGINS / run["plugin"] / f"{run['plugin'].replace('-', '_')}.py"]
 
 
 def _without_path(dataset: Row) -> Row:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import compact_learning, compaction, digits, methods
+from benchmarks import compact_learning, compaction, digits, methods, newer
 from benchmarks.trial import measure
 from gemkit import Plan
 from gemkit.core.errors import OptionError
@@ -88,6 +88,49 @@ def test_the_tables_of_methods_are_made_of_the_results(protocol):
     page = methods.PAGE.read_text()
     table = methods.table(methods.ledger(protocol).rows())
     assert with_results(page, f"methods-{protocol}", table) == page
+
+
+@pytest.mark.parametrize("protocol", newer.protocols(None))
+def test_the_tables_of_newer_methods_are_made_of_the_results(protocol):
+    page = newer.PAGE.read_text()
+    table = newer.table(protocol, newer.ledger(protocol).rows())
+    assert with_results(page, f"newer-{protocol}", table) == page
+
+
+@pytest.mark.parametrize("protocol", newer.protocols(None))
+def test_newer_methods_are_compared_at_equal_epochs(protocol):
+    planned = list(newer.runs(protocol, newer.protocols(None)[protocol]))
+    assert len({row["epochs"] + row["finetune_epochs"] for row in planned}) == 1
+    assert len({json.dumps([row[key] for key in newer.KEYS]) for row in planned}) == len(planned)
+
+
+def test_an_interval_is_students_and_differences_are_taken_by_seed():
+    assert newer.interval([0.5, 0.7, 0.6]) == "60.0 ± 24.8"  # 4.303 · 10 / √3
+    assert newer.interval([0.5]) == "50.0"
+    found = {"before": 0.1, "empty_layers": 0, "kept": 5, "prunable": 100}
+    found |= {"density": 0.05, "epochs": 8, "finetune_epochs": 8}
+    rows = [
+        {"method": method, "seed": seed, "after": after, **found}
+        for method, results in {"rigl": (0.9, 0.8, 0.7), "set": (0.8, 0.7, 0.6, 0.1)}.items()
+        for seed, after in enumerate(results)
+    ]
+    lines = newer.table("cifar10", rows).splitlines()
+    assert "| `rigl` | 8 + 8 | 10.0 ± 0.0 → 80.0 ± 24.8 |" in lines
+    assert "| `rigl` − `set` | +10.0 ± 0.0 |" in lines
+    assert "| `rigl` | 8 + 8 | 10.0 → 90.0 (1 of 3 seeds) |" in newer.table("cifar10", rows[:1])
+
+
+def test_a_row_may_name_a_plugin_and_change_the_recipe():
+    run = {"pruner": "ac_dc", "plugin": "gemkit-ac-dc", "density": 0.5, "seed": 0, "epochs": 2}
+    run |= {"finetune_epochs": 0, "model": "conv4", "dataset": {"name": "digits"}}
+    row = measure(run | {"batch_size": 512, "options": {"schedule.last": 0.5}})
+    assert row["recipe"]["schedule"] == {
+        "name": "alternate",
+        "warmup": 0.1,
+        "phase": 0.05,
+        "last": 0.5,
+    }
+    assert row["before"] == row["after"]
 
 
 @pytest.mark.parametrize(
