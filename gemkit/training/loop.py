@@ -13,6 +13,7 @@ from gemkit.core.events import EpochEnded, Event, Noted, PhaseStarted, StepEnded
 from gemkit.core.probe import Batch
 from gemkit.core.state import StateDict, Stateful, checked_count
 from gemkit.core.tensors import Tensors, density_of
+from gemkit.core.text import number_of
 from gemkit.data.fingerprint import Fingerprint, check_same
 from gemkit.data.source import Data, Source
 from gemkit.training.checkpointer import Checkpointer
@@ -23,6 +24,7 @@ from gemkit.training.task import Task
 from gemkit.training.trainer import Trainer
 
 Listener = Callable[[Event], None]
+_FEW = 3  # steps of an epoch that fp16 may skip without a note
 
 
 def agreed(data: Data, fabric: Fabric | None) -> Fingerprint:
@@ -207,3 +209,11 @@ class Training:
             higher_is_better=metric.higher_is_better,
         )
         phase.tell(event)
+        if (skipped := trainer.skipped()) > min(_FEW, self.steps_per_epoch - 1):
+            phase.tell(
+                Noted(
+                    f"{number_of(skipped, 'step')} of epoch {self._epochs} skipped, with gradients "
+                    "that are not finite in fp16; if that does not stop, lower the learning rate "
+                    "or choose another precision"
+                )
+            )

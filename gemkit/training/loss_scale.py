@@ -13,6 +13,7 @@ from gemkit.core.tensors import Tensors
 
 _FIRST = 2.0**16
 _GOOD_STEPS = 2000
+_MANY = 8  # steps in a row that need not find a scale that fits
 
 
 class LossScale:
@@ -22,6 +23,8 @@ class LossScale:
         self.scale = torch.full((), _FIRST, device=device)
         self._good = torch.zeros((), dtype=torch.int32, device=device)
         self._found = torch.zeros((), device=device)
+        self.skipped = torch.zeros((), device=device)
+        """How many steps of the current epoch were skipped."""
 
     def scaled(self, loss: Tensor) -> Tensor:
         """Return the loss to differentiate."""
@@ -37,15 +40,24 @@ class LossScale:
         return not bool(self._found)
 
     def update_(self) -> None:
-        """Adapt the scale after a step."""
+        """Adapt the scale after a step, and count it if it was skipped."""
+        self.skipped.add_(self._found)
         torch._amp_update_scale_(self.scale, self._good, self._found, 2.0, 0.5, _GOOD_STEPS)
 
+    def is_stuck(self, steps: int) -> bool:
+        """Whether every step of an epoch was skipped, and no smaller scale would help.
+
+        In an epoch of a few steps, the scale may just be on its way down.
+        """
+        return bool(self.skipped == steps) and (steps >= _MANY or bool(self.scale < 1))
+
     def state_dict(self) -> StateDict:
-        """Return the scale and its count."""
-        return {"scale": self.scale, "good": self._good}
+        """Return the scale and its counts."""
+        return {"scale": self.scale, "good": self._good, "skipped": self.skipped}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Load a saved state."""
         own: Tensors = self.state_dict()
+        state = {"skipped": torch.zeros(()), **state}  # which older checkpoints do not hold
         for name, value in checked_tensors(state, own).items():
             own[name].copy_(value)

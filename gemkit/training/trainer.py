@@ -57,7 +57,8 @@ class Trainer:
         """Take one step at the given learning rate, the `number`-th; return whether it was taken.
 
         It is not where the loss is not finite and the plan says to leave such steps out. To know
-        that takes waiting for the device in every step, and a copy of the model's buffers.
+        that takes waiting for the device in every step, and a copy of the model's buffers. A step
+        that fp16 skips because its gradients overflow is only counted, see `skipped`.
         """
         self.number = number
         set_lr(self.optimizer, lr)
@@ -186,8 +187,18 @@ class Trainer:
         self.nan_guard.check(step, lr)
         if not self.loss.weight:
             raise diverged(step, "no step of a whole epoch had a finite loss", lr)
+        if self._scale is not None and self._scale.is_stuck(int(self.loss.weight)):
+            raise diverged(step, "no step of a whole epoch had finite gradients in fp16", lr)
         mean = float(self.loss.compute())
         self.loss.reset()
         if not math.isfinite(mean):
             raise diverged(step, f"the mean loss is {mean}", lr)
         return mean
+
+    def skipped(self) -> int:
+        """Return how many steps fp16 has skipped since last asked."""
+        if self._scale is None:
+            return 0
+        count = int(self._scale.skipped)
+        self._scale.skipped.zero_()
+        return count

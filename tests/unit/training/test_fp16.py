@@ -1,14 +1,19 @@
 """fp16: the loss is scaled, gradients are unscaled before the update, and bad steps are skipped."""
 
+import copy
 import itertools
+import math
 from functools import partial
 
 import pytest
 import torch
 from kept import PLAN, Recorder, find, in_lives
 from tiny import tiny_data, tiny_net
+from torch import nn
 
 from gemkit import Plan, Runtime, evaluate, finetune, load_plugins, search
+from gemkit.core.errors import TrainingError
+from gemkit.core.events import Noted
 from gemkit.core.prunable import prunable_names
 from gemkit.core.tensors import generator
 from gemkit.pruning.masked import MaskedNet
@@ -68,6 +73,68 @@ def test_a_step_that_overflows_is_skipped_and_the_scale_halved(optimizer, first)
     trainer.step(batch, 0.1)
     assert all(score.isfinite().all() for score in trainer.net.scores.values())
     assert trainer.net.now.step == (1 if first else 2)  # the clock counts the steps taken
+
+
+class Poisoned(nn.Module):
+    """Pass activations on, and from some backward pass to another gradients that are NaN."""
+
+    def __init__(self, first=0, last=10**9):
+        super().__init__()
+        self.first, self.last, self.seen = first, last, 0
+
+    def forward(self, inputs):
+        if inputs.requires_grad:
+            inputs.register_hook(self._poison)
+        return inputs * 1
+
+    def _poison(self, gradient):
+        self.seen += 1
+        return gradient * math.nan if self.first <= self.seen - 1 < self.last else gradient
+
+
+def poisoned_run(batch_size, epochs, **when):
+    """Fine-tune a network with gradients that are NaN; return what is noted."""
+    events = []
+    net = nn.Sequential(*tiny_net(), Poisoned(**when))
+    dense = search("dense", tiny_net(), tiny_data(), runtime=SINGLE)
+    plan = Plan(epochs=epochs, batch_size=batch_size)
+    finetune(dense, net, tiny_data(), plan=plan, runtime=HALF, observers=[events.append])
+    return [event.message for event in events if isinstance(event, Noted)]
+
+
+@pytest.mark.parametrize("batch_size", [4, 16])  # eight steps in an epoch, or two
+def test_a_run_whose_gradients_are_never_finite_stops(batch_size):
+    with pytest.raises(TrainingError, match="no step of a whole epoch had finite gradients in fp1"):
+        poisoned_run(batch_size, epochs=9)
+
+
+def test_skipped_steps_are_noted_once_an_epoch_where_they_are_more_than_a_few():
+    noted = poisoned_run(
+        4, epochs=3, first=4, last=12
+    )  # four of the first eight, and the next four
+    assert [note.partition(",")[0] for note in noted] == [
+        "4 steps of epoch 1 skipped",
+        "4 steps of epoch 2 skipped",
+    ]
+    assert poisoned_run(4, epochs=1, last=3) == []
+
+
+def test_a_short_epoch_may_be_skipped_while_the_scale_falls():
+    noted = poisoned_run(16, epochs=3, last=2)
+    assert [note.partition(",")[0] for note in noted] == ["2 steps of epoch 1 skipped"]
+
+
+def test_skipped_steps_are_counted_across_a_checkpoint():
+    before, after = trainer_of(HALF), trainer_of(HALF)
+    batch = next(iter(tiny_data().train.batches(16)))
+    before._scale.scale.fill_(2.0**120)
+    before.step(batch, 0.1)
+    state = copy.deepcopy(before.state_dict())
+    after.load_state_dict(state)
+    del state["loss_scale"]["skipped"]  # as in older checkpoints
+    assert (after.skipped(), after.skipped()) == (1, 0)
+    after.load_state_dict(state)
+    assert after.skipped() == 0
 
 
 def test_scores_and_weights_stay_in_single_precision():
