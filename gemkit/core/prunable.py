@@ -227,6 +227,19 @@ def weight_names(model: nn.Module, *, frozen: bool, kinds: Sequence[str] = KINDS
     return list(found.values())
 
 
+def output_name(model: nn.Module) -> str | None:
+    """Return the name of the last prunable weight of a network, frozen or not.
+
+    A shared weight has the name of its first use.
+    """
+    found: dict[int, str] = {}
+    last = None
+    for name, layer, own in candidates(model):
+        if kind_of(layer) in KINDS:
+            last = found.setdefault(id(layer._parameters.get(own, layer)), name)
+    return last
+
+
 def candidates(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
     """Yield candidate weights: full name, layer, and name within the layer."""
     for prefix, layer in model.named_modules():

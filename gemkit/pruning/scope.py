@@ -10,6 +10,7 @@ from gemkit.core.prunable import (
     aliases_in,
     frozen_names,
     matches,
+    output_name,
     prunable_names,
     weight_names,
 )
@@ -38,8 +39,9 @@ def names_in_scope(recipe: Recipe, model: nn.Module, *, frozen: bool = False) ->
     )
     structure = recipe.structure
     fitting = [name for name in names if _fits(structure, model, name)]
-    if structure.spares_output and fitting and fitting[-1] == names[-1]:
-        fitting = fitting[:-1]
+    if structure.spares_output:
+        output = output_name(model)  # whatever the recipe prunes of the others
+        fitting = [name for name in fitting if name != output]
     if not fitting:
         raise FitError(
             f"structure '{recipe.structure.name}' fits no prunable weight of "

@@ -85,6 +85,30 @@ def test_a_scope_that_says_nothing_about_the_network_is_refused(parts, options, 
     assert "'0.weight', '3.weight'" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({}, ALL[:3]),
+        ({"prunable.skip": ["8.*"]}, ALL[:3]),
+        ({"prunable.include": ["[03].*"]}, ALL[:2]),
+        ({"prunable.kinds": ["conv"]}, ALL[:3]),
+    ],
+)
+def test_filters_leave_out_the_layer_of_the_outputs_and_no_other(options, names):
+    recipe = REGISTRY.recipe("magnitude", parts={"structure": "filters"}, options=options)
+    assert names_in_scope(recipe, tiny_net()) == names
+
+
+def test_filters_leave_out_the_outputs_also_where_they_are_frozen_or_shared():
+    recipe = REGISTRY.recipe("magnitude", parts={"structure": "filters"})
+    frozen, shared = tiny_net(), nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3))
+    frozen[8].weight.requires_grad_(False)
+    shared[2].weight = shared[0].weight
+    assert names_in_scope(recipe, frozen) == ALL[:3]
+    assert names_in_scope(recipe, frozen, frozen=True) == ALL[:3]
+    assert names_in_scope(recipe, shared) == ["1.weight"]
+
+
 def test_everything_skipped_is_refused():
     recipe = REGISTRY.recipe("magnitude", options={"prunable.skip": ["*"]})
     with pytest.raises(GemkitError, match="has no prunable weights"):
