@@ -266,7 +266,7 @@ class Freezer:
             alive={name: mask.clone() for name, mask in self.net.alive.items()},
             batches=batches,
             rng=self._rng,
-            scores=self.net.scores,
+            scores={name: score.clone() for name, score in self.net.scores.items()},
             shape=self.phase.data.shape,
             density=density,
             turn=len(self.history),

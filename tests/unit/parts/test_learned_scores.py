@@ -6,15 +6,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import CPU, tiny_data, tiny_net
+from tiny import CPU, PLAN, tiny_data, tiny_net
 from torch import nn
 
-from gemkit import LearnedScores, Now, Plan, load_plugins
+from gemkit import LearnedScores, Now, Plan, load_plugins, search
 from gemkit.builtin.regularizers import L1, L2, NoRegularizer
 from gemkit.builtin.roundings import Bernoulli, Threshold
 from gemkit.core.prunable import prunable_names
 from gemkit.core.tensors import density_of, generator
 from gemkit.methods.continuous_sparsification import ConstantScores
+from gemkit.methods.gem_miner import UniformScores
 from gemkit.parts.regularizer import Regularizer
 from gemkit.pruning.masked import MaskedNet
 from gemkit.pruning.search import search_plan
@@ -205,3 +206,32 @@ def test_projection_is_idempotent_and_lands_where_the_scores_may_be(name, values
     if LEARNED[name].unit_interval:
         view = LEARNED[name].view({"a": once})["a"]
         assert 0 <= view.min() <= view.max() <= 1
+
+
+class Careless(UniformScores):
+    """Scores that are ranked as they should be, and overwritten."""
+
+    name = "careless"
+
+    def importance(self, probe):
+        ranked = {name: value.clone() for name, value in self.view(probe.scores).items()}
+        for score in probe.scores.values():
+            score.fill_(0.75)
+        return ranked
+
+
+def test_measuring_in_place_does_not_change_the_learned_scores():
+    recipe = load_plugins(only=[]).recipe("gem_miner", options={"schedule.every": 1})
+    masks = [
+        search(
+            recipe.model_copy(update={"scores": scores}),
+            tiny_net(),
+            tiny_data(),
+            density=0.3,
+            plan=PLAN,
+            runtime=CPU,
+            on_collapse="warn",
+        ).mask
+        for scores in (UniformScores(), Careless())
+    ]
+    assert all(torch.equal(mask, masks[1][name]) for name, mask in masks[0].items())
