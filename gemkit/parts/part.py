@@ -27,7 +27,7 @@ class Part(BaseModel):
 
         Tensors by name, on the device of the weights. They are saved and resumed with the run, and
         handed to the part as `now.state`, to be changed in place. A part is frozen: it keeps
-        nothing in attributes.
+        nothing in attributes. Only regularizers and objectives may have a state.
         """
         return {}
 

@@ -14,8 +14,10 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUndefinedAnnot
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from gemkit.parts.objective import Objective
 from gemkit.parts.part import Part
 from gemkit.parts.recipe import PART_NAME
+from gemkit.parts.regularizer import Regularizer
 from gemkit.plugins.registry import KINDS
 
 API_VERSION = 2
@@ -41,6 +43,11 @@ def part_problems(cls: type[Part]) -> list[str]:
         problems.append("has no docstring; write one, it is shown as help")
     if cls.argument is not None and cls.argument not in cls.model_fields:
         problems.append(f"takes its argument in '{cls.argument}', which is not one of its fields")
+    if cls.init_state is not Part.init_state and not issubclass(cls, Regularizer | Objective):
+        problems.append(
+            "defines init_state, but only regularizers and objectives have a state; compute from "
+            "the arguments alone"
+        )
     return [*problems, *_constant_problems(cls), *_signature_problems(cls), *_field_problems(cls)]
 
 

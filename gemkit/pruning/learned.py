@@ -65,8 +65,9 @@ class LearnedMask:
         )
         """Whether what the network uses now is kept, for a part or the gradient of weights."""
         self.now = replace(now, rng=rng, select=self._select)
-        self.now.state = self.regularizer.init_state(weights)
-        """The moment. The regularizer is the part that has a state."""
+        """The moment, as the rounding sees it."""
+        self.state = self.regularizer.init_state(weights)
+        """The state of the regularizer, which no other part is given."""
         self._drawn_from = rng.get_state()
 
     @property
@@ -111,6 +112,12 @@ class LearnedMask:
         self.now.gates = dict(zip(self.scores, gates, strict=True))
         return gates
 
+    def add_penalty_(self, gradients: Tensors, values: Tensors) -> None:
+        """Add the gradient of the penalty; its state is in `now` for as long as that takes."""
+        self.now.state = self.state
+        self.regularizer.add_gradient_(gradients, values, self.now)
+        self.now.state = {}
+
     def trained(self) -> list[nn.Parameter]:
         """List the weights that are trained with the scores."""
         return [
@@ -144,8 +151,8 @@ class LearnedMask:
         shares = [[list(group), n] for group, n in self.shares.items()]
         own: StateDict = {"scores": self.scores, "shares": shares, "drawn_from": self._drawn_from}
         own["density"] = self.density
-        if self.now.state:
-            own["regularizer"] = self.now.state
+        if self.state:
+            own["regularizer"] = self.state
         if self.trains_weights:
             own["weights"] = {name: free.detach() for name, free in self.free.items()}
         return own

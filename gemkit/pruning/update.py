@@ -58,7 +58,7 @@ def pull_back_(learned: LearnedMask) -> None:
     torch._foreach_mul_(gradients, [free.detach() for free in learned.free.values()])
     named = dict(zip(learned.scores, gradients, strict=True))
     if learned.regularizer.on == "gates":
-        learned.regularizer.add_gradient_(named, gates, learned.now)
+        learned.add_penalty_(named, gates)
     slopes = [learned.scoring.slope(learned.scores)]
     if learned.needs_gates:
         slopes.append(learned.rounding.slope(learned.view, gates, learned.now))
@@ -67,7 +67,7 @@ def pull_back_(learned: LearnedMask) -> None:
             factors = (slope[name] for name in learned.scores)
             torch._foreach_mul_(gradients, all_aligned(factors, learned.scores.values()))
     if learned.regularizer.on == "scores":
-        learned.regularizer.add_gradient_(named, learned.scores, learned.now)
+        learned.add_penalty_(named, learned.scores)
 
 
 def write_(effective: Sequence[nn.Parameter], learned: LearnedMask) -> None:

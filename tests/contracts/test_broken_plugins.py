@@ -98,6 +98,14 @@ REFUSED = {
         "A non-annotated attribute was detected: `table = [1, 2]`; give a field its type, and a "
         "constant the type ClassVar, at {}:",
     ),
+    "a rounding with a state": (
+        rounding(
+            "def init_state(self, weights):\n    return {'x': torch.zeros(())}\n"
+            + THRESHOLD
+            + "    return {name: own > 0.5 for name, own in view.items()}"
+        ),
+        "defines init_state, but only regularizers and objectives have a state; ",
+    ),
     "a penalty of version 1": (
         regularizer("def penalty(self, scores):\n    return torch.zeros(())"),
         "defines penalty(self, scores), which gemkit calls as penalty(self, values, now) "

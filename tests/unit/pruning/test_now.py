@@ -12,6 +12,7 @@ from tiny import CPU, tiny_data, tiny_net
 from gemkit import Now, Plan, load_plugins
 from gemkit.builtin.objectives import CrossEntropy
 from gemkit.builtin.regularizers import L2
+from gemkit.builtin.roundings import Threshold
 from gemkit.core.prunable import prunable_names
 from gemkit.core.tensors import density_of, generator
 from gemkit.parts.objective import Objective
@@ -194,6 +195,32 @@ def test_a_killed_search_resumes_the_state_of_its_parts(kinds, tmp_path):
     assert resumes(tmp_path, **kinds)
 
 
+class Looking(Threshold):
+    """A rounding that writes down which state it is given."""
+
+    name = "looking"
+
+    def masks(self, view, now):
+        SEEN.append(dict(now.state))
+        return super().masks(view, now)
+
+    def slope(self, view, masks, now):
+        SEEN.append(dict(now.state))
+        return super().slope(view, masks, now)
+
+    def hard(self, view, now):
+        SEEN.append(dict(now.state))
+        return super().hard(view, now)
+
+
+def test_a_rounding_does_not_see_the_state_of_the_regularizer():
+    SEEN.clear()
+    recipe = REGISTRY.recipe("gem_miner", options={"schedule.every": 1})
+    found(recipe, None, [], regularizer=Following(), rounding=Looking())
+    assert len(SEEN) > 12
+    assert not any(SEEN)
+
+
 def test_a_part_that_keeps_a_number_in_an_attribute_would_be_noticed(tmp_path):
     assert not resumes(tmp_path, regularizer=Forgetful)
 
@@ -230,7 +257,7 @@ def test_state_is_part_of_a_compiled_update(monkeypatch):
         return net
 
     compiled, plain = trained(True), trained(False)
-    assert float(plain.now.state["weight"]) != pytest.approx(1e-3)
-    torch.testing.assert_close(compiled.now.state["weight"], plain.now.state["weight"])
+    assert float(plain.learned.state["weight"]) != pytest.approx(1e-3)
+    torch.testing.assert_close(compiled.learned.state["weight"], plain.learned.state["weight"])
     for name, score in plain.scores.items():
         torch.testing.assert_close(compiled.scores[name], score)
