@@ -118,7 +118,8 @@ def search(
             if on_ticket and recipe.schedule.trains and not learns and recipe.grow is None:
                 rung = _ticket(recipe, training, freezer, net.mask, planned.density, prune_frozen)
                 done = freezes[: len(freezer.history)]
-                on_ticket(rung.with_info(partway=not _ends_with(done, recipe, training)))
+                partway = training.ended_early or not _ends_with(done, recipe, training)
+                on_ticket(rung.with_info(partway=partway))
             phase.checkpointer.maybe_save()
         if ways[-1]:
             training.until(ways[-1].stop)
@@ -218,6 +219,7 @@ def _ticket(
         versions={"gemkit": version("gemkit"), "torch": torch.__version__},
         history=freezer.history,
         alive=kept(net.alive),
+        partway=training.ended_early,
         on_collapse=freezer.on_collapse,
         prune_frozen=prune_frozen,
         tied=ties_of(net.model.state_dict(keep_vars=True)),

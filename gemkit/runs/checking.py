@@ -63,6 +63,8 @@ def check_run(
     fabric = context.fabric
     shared = run_dir.path if fabric is None else fabric.broadcast(run_dir.path)
     ticket = Ticket.load(RunDir(shared).ticket, within=shared)
+    if ticket.info.partway:
+        progress.warn("an observer stopped the search; controls that search again train longer")
     known = Trial(
         check=TICKET,
         seed=run.seed,

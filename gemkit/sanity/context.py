@@ -234,7 +234,8 @@ def context_of(
         raise CheckError(
             f"this ticket was saved before its search ended, and a search to density "
             f"{info.density_target:g} would not find it, so other seeds have no such ticket; "
-            f"check ticket.safetensors of a run with --density {info.density_target:g}"
+            f"check ticket.safetensors of a run with --density {info.density_target:g} that no "
+            "observer stops"
         )
     if info.plan is None and info.recipe is not None:
         raise CheckError("this ticket does not record how its search trained; search again")

@@ -72,8 +72,8 @@ class TicketInfo(BaseModel):
     )
     partway: bool = Field(
         default=False,
-        description="whether it was taken on the way to another density, so that a search to its "
-        "own density would find another ticket",
+        description="whether it was taken on the way to another density, or from a search that was "
+        "stopped early, so that a search to its own density would find another ticket",
     )
     on_collapse: CollapsePolicy = Field(
         default="error", description="what the search did about a collapsed layer"

@@ -131,8 +131,8 @@ class Training:
             scores=lambda: _copied(trainer.net.scores),
             stop=self.stop,
         )
-        steps = sum(map(len, laps))
-        phase.tell(PhaseStarted(phase.name, epochs=sum(ends), steps=steps, view=view))
+        self._planned = sum(map(len, laps))
+        phase.tell(PhaseStarted(phase.name, epochs=sum(ends), steps=self._planned, view=view))
         trainer.module.train()
         self._began = time.perf_counter()
 
@@ -149,6 +149,11 @@ class Training:
         if not self.stopped:
             self.stopped = True
             self.phase.tell(Noted(f"stopped after step {self.steps}: {reason}"))
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether an observer stopped training before its last step."""
+        return self.stopped and self.steps < self._planned
 
     def until(self, step: int) -> None:
         """Train until the clock shows this step, or until an observer asks to stop."""

@@ -12,7 +12,7 @@ from cli_runs import TINY, Gemkit, answer, commands_in
 from gemkit import SanityCheck
 from gemkit.cli.progress import Warnings
 from gemkit.core.errors import CheckError, CollapseError
-from gemkit.core.events import Collapsed
+from gemkit.core.events import Collapsed, EpochEnded, PhaseStarted
 from gemkit.pruning import finetune as finetuning
 from gemkit.pruning.search import search as find
 from gemkit.sanity.context import context_of
@@ -210,7 +210,7 @@ def test_trained_tickets_and_tickets_without_a_plan_cannot_be_checked():
         context_of(ticket.with_info(plan=None), **rest)
 
 
-def levels_of(context):
+def levels_of(context, observers=()):
     levels = []
     find(
         context.recipe,
@@ -221,6 +221,7 @@ def levels_of(context):
         seed=context.seed,
         runtime=context.runtime,
         on_ticket=levels.append,
+        observers=observers,
     )
     return levels
 
@@ -263,6 +264,38 @@ def test_a_level_of_a_recipe_that_fixes_another_density_is_refused():
     )
     assert [level.info.partway for level in others] == [True] * 3
     assert not last.info.partway
+
+
+def stopped_after(epoch):
+    """Return an observer that stops training after this epoch."""
+    views = []
+
+    def stop(event):
+        if isinstance(event, PhaseStarted):
+            views.append(event.view)
+        if isinstance(event, EpochEnded) and event.epoch == epoch:
+            views[-1].stop("enough")
+
+    return stop
+
+
+@pytest.mark.parametrize("pruner", ["imp_long_cold", "gem_miner"])
+def test_a_search_that_was_stopped_early_is_refused(pruner):
+    """A search with another seed would train to the end."""
+    context = context_with(pruner, density=0.5)
+    ticket = replace(context, observers=[stopped_after(1)]).search()
+    assert ticket.info.partway
+    how = {"data": context.data, "build": context.build, "registry": REGISTRY}
+    with pytest.raises(CheckError, match="that no observer stops"):
+        context_of(ticket, **how, runtime=context.runtime)
+    levels = levels_of(context, [stopped_after(1)])
+    assert all(level.info.partway for level in levels)
+
+
+def test_a_search_that_was_stopped_at_its_end_is_whole():
+    context = context_with("gem_miner", density=0.5)
+    last = context.plan.epochs
+    assert not replace(context, observers=[stopped_after(last)]).search().info.partway
 
 
 # --- the command line ----------------------------------------------------------------------------
