@@ -126,6 +126,7 @@ class Training:
             lap.stop // self.steps_per_epoch - lap.start // self.steps_per_epoch for lap in laps
         )
         self.stopped = False
+        self._asked: str | None = None
         view = View(
             masks=lambda: _copied(trainer.net.mask),
             scores=lambda: _copied(trainer.net.scores),
@@ -145,10 +146,15 @@ class Training:
         )
 
     def stop(self, reason: str) -> None:
-        """Take no more steps."""
-        if not self.stopped:
+        """Take no more steps; of several processes, the first decides, at the end of an epoch."""
+        self._asked = reason if self._asked is None else self._asked
+        if self.phase.fabric.world_size == 1:
+            self._stop_if_asked()
+
+    def _stop_if_asked(self) -> None:
+        if self._asked is not None and not self.stopped:
             self.stopped = True
-            self.phase.tell(Noted(f"stopped after step {self.steps}: {reason}"))
+            self.phase.tell(Noted(f"stopped after step {self.steps}: {self._asked}"))
 
     @property
     def ended_early(self) -> bool:
@@ -167,6 +173,9 @@ class Training:
             ends = self.clock % self.steps_per_epoch == 0
             if ends:
                 self._end_epoch(lr)
+                if self.phase.fabric.world_size > 1:  # one that stopped alone would be waited for
+                    self._asked = self.phase.fabric.broadcast(self._asked)
+                    self._stop_if_asked()
             self.phase.checkpointer.maybe_save(epoch_ended=ends)
 
     def state_dict(self) -> StateDict:

@@ -15,6 +15,7 @@ from tiny import CPU, PLAN, tiny_data, tiny_net
 import gemkit
 from gemkit import Data, Runtime, load_plugins
 from gemkit.core.errors import DataError, TrainingError
+from gemkit.core.events import PhaseStarted, StepEnded
 from gemkit.pruning.search import search
 from gemkit.training.device import make_fabric
 from gemkit.training.loop import endless
@@ -71,6 +72,33 @@ def test_two_processes_resume_to_the_same_bits(tmp_path):
     expected, found, straight, told = fabric.launch(find_again, str(tmp_path))
     assert found == expected
     assert told == straight
+
+
+def stop_in_one(fabric, rank):
+    """Search while one process asks to stop in its second step; count the steps of all."""
+    torch.set_num_threads(1)
+    views, steps = [], torch.zeros(1)
+
+    def stop(event):
+        if isinstance(event, PhaseStarted):
+            views.append(event.view)
+        if isinstance(event, StepEnded):
+            steps.add_(1)
+            if event.step == 2 and fabric.global_rank == rank:
+                views[0].stop("enough")
+
+    find_one("learned, top k", stop, fabric=fabric)
+    everybodys = [torch.empty_like(steps) for _ in range(fabric.world_size)]
+    torch.distributed.all_gather(everybodys, steps)
+    return [int(count) for count in everybodys]
+
+
+@pytest.mark.parametrize(("rank", "steps"), [(0, 4), (1, 12)])
+@pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")
+def test_processes_stop_together_when_the_first_asks_to(rank, steps):
+    """At the end of the epoch; the broken version waited for ever."""
+    fabric = Fabric(accelerator="cpu", devices=2, strategy="ddp_fork")
+    assert fabric.launch(stop_in_one, rank) == [steps, steps]
 
 
 def refuse_together(fabric, folder):
