@@ -166,8 +166,8 @@ class GlobalRandom:
 
     def state_dict(self) -> StateDict:
         """Return one row for every process."""
-        return {"cpu": self._gathered(torch.get_rng_state())} | (
-            {"device": self._gathered(torch.cuda.get_rng_state(self.fabric.device))}
+        return {"cpu": rows(torch.get_rng_state(), self.fabric)} | (
+            {"device": rows(torch.cuda.get_rng_state(self.fabric.device), self.fabric)}
             if self.fabric.device.type == "cuda"
             else {}
         )
@@ -180,10 +180,12 @@ class GlobalRandom:
             own = torch.cuda.get_rng_state(device)
             torch.cuda.set_rng_state(checked_rng_state(state["device"][rank], own), device)
 
-    def _gathered(self, own: torch.Tensor) -> torch.Tensor:
-        if self.fabric.world_size == 1:
-            return own[None]
-        own = own.to(self.fabric.device)
-        gathered = [torch.empty_like(own) for _ in range(self.fabric.world_size)]
-        torch.distributed.all_gather(gathered, own)
-        return torch.stack(gathered).cpu()
+
+def rows(own: torch.Tensor, fabric: Fabric) -> torch.Tensor:
+    """Gather a tensor of every process, one row for each; all processes must call it together."""
+    if fabric.world_size == 1:
+        return own[None]
+    own = own.contiguous().to(fabric.device)
+    gathered = [torch.empty_like(own) for _ in range(fabric.world_size)]
+    torch.distributed.all_gather(gathered, own)
+    return torch.stack(gathered).cpu()

@@ -14,6 +14,7 @@ from gemkit.core.probe import Batch
 from gemkit.core.state import StateDict, checked_tensors
 from gemkit.core.tensors import Tensors, is_index
 from gemkit.parts.objective import CrossEntropy, Objective
+from gemkit.training.checkpointer import rows
 from gemkit.training.device import layout_of
 from gemkit.training.loss_scale import LossScale
 from gemkit.training.nan_guard import NanGuard, diverged
@@ -148,6 +149,9 @@ class Trainer:
         state: StateDict = {"optimizer": state_of(self.optimizer), "loss": self._running_loss()}
         if self._objective_state:
             state["objective"] = self._objective_state
+            if self.fabric.world_size > 1:  # each has seen batches of its own
+                own = self._objective_state.items()
+                state["objective"] = {name: rows(value, self.fabric) for name, value in own}
         if self._scale is not None:
             state["loss_scale"] = self._scale.state_dict()
         return state
@@ -156,8 +160,10 @@ class Trainer:
         """Load a saved state."""
         self.optimizer = self._fresh_optimizer()
         load_state_(self.optimizer, state["optimizer"], partial(make_optimizer, self.plan))
-        saved = checked_tensors(state.get("objective", {}), self._objective_state)
-        for name, value in saved.items():
+        saved = state.get("objective", {})
+        if self.fabric.world_size > 1:
+            saved = {name: value[self.fabric.global_rank] for name, value in saved.items()}
+        for name, value in checked_tensors(saved, self._objective_state).items():
             self._objective_state[name].copy_(value)
         if self._scale is not None:
             self._scale.load_state_dict(state["loss_scale"])

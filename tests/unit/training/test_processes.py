@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from kept import PLAN as FOUR_A_TIME
 from kept import Killed, Mortal, Recorder
 from kept import find as find_one
 from lightning_fabric import Fabric
@@ -14,6 +15,7 @@ from tiny import CPU, PLAN, tiny_data, tiny_net
 
 import gemkit
 from gemkit import Data, Runtime, load_plugins
+from gemkit.builtin.objectives import CrossEntropy
 from gemkit.core.errors import DataError, TrainingError
 from gemkit.core.events import PhaseStarted, StepEnded
 from gemkit.pruning.search import search
@@ -72,6 +74,52 @@ def test_two_processes_resume_to_the_same_bits(tmp_path):
     expected, found, straight, told = fabric.launch(find_again, str(tmp_path))
     assert found == expected
     assert told == straight
+
+
+class Damped(CrossEntropy):
+    """Cross-entropy divided by the sum of all before, which is another in every process."""
+
+    name = "damped"
+
+    def init_state(self, weights):
+        return {"sums": torch.ones(2)}
+
+    def loss(self, outputs, batch, now):
+        loss = super().loss(outputs, batch, now)
+        now.state["sums"].add_(loss.detach() * (1 + batch[1].float().mean()))
+        return loss / now.state["sums"].mean()
+
+
+def find_damped_again(fabric, folder):
+    """Search with an objective that has a state, once without and once with a death."""
+    torch.set_num_threads(1)
+    recipe = load_plugins(only=[]).recipe("edge_popup").model_copy(update={"objective": Damped()})
+    how = {"density": 0.3, "plan": FOUR_A_TIME, "runtime": CPU, "on_collapse": "warn"}
+    told = []
+    for lives in ("no checkpoint", 6, None):
+        told.append(Recorder())
+        writes, saved = fabric.is_global_zero, lives != "no checkpoint"
+        checkpointer = Mortal(Path(folder), lives, writes=writes) if saved else None
+        with suppress(Killed):
+            search(
+                recipe,
+                tiny_net(),
+                tiny_data(),
+                fabric=fabric,
+                checkpointer=checkpointer,
+                observers=[told[-1]],
+                **how,
+            )
+        fabric.barrier()
+    return told
+
+
+@pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")
+def test_two_processes_resume_what_each_remembers_of_its_own_batches(tmp_path):
+    fabric = Fabric(accelerator="cpu", devices=2, strategy="ddp_fork")
+    straight, killed, resumed = fabric.launch(find_damped_again, str(tmp_path))
+    assert len(killed) < len(straight)
+    assert resumed == straight[-len(resumed) :]
 
 
 def stop_in_one(fabric, rank):
