@@ -28,7 +28,7 @@ from gemkit.plugins.provenance import versions_of
 from gemkit.plugins.registry import Registry
 from gemkit.pruning import finetune as finetuning
 from gemkit.pruning import search as pruning
-from gemkit.pruning.freeze import measure
+from gemkit.pruning.measure import measure
 from gemkit.pruning.prepare import prepare as prepared
 from gemkit.tickets.ticket import Ticket
 from gemkit.training.checkpointer import Checkpointer
