@@ -1,6 +1,7 @@
 """Freezing: measure importance, share the budget, select, and check that the network is alive."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 from functools import partial
 
@@ -39,17 +40,24 @@ def freeze(
 
     A rounding that spends the budget itself only gets its new shares.
     """
-    try:
+    with _named(recipe.scores):
         shares = recipe.allocation.keep(importance, net.alive, density)
         alive = net.alive
         if not recipe.rounding.spends_budget:
             in_use = None if allow_ties else net.mask
             alive = recipe.structure.select(importance, net.alive, shares, density, in_use=in_use)
-    except ImportanceError as error:
-        raise ImportanceError(f"scores '{recipe.scores.name}': {error}") from error
     if on_collapse == "keep-one" and not recipe.rounding.spends_budget:
         alive = keep_one(alive, importance, net.alive, limit=kept(alive))
     net.freeze_(alive, shares, density)
+
+
+@contextmanager
+def _named(scores: Scores) -> Iterator[None]:
+    """Name the scores whose importance is refused."""
+    try:
+        yield
+    except ImportanceError as error:
+        raise ImportanceError(f"scores '{scores.name}': {error}") from error
 
 
 def regrow(
@@ -58,12 +66,15 @@ def regrow(
     freeze: Freeze,
     importance: Tensors,
     growth: Callable[[], Tensors],
+    *,
+    allow_ties: bool = False,
 ) -> None:
     """Drop the least important weights, and let as many others return as the density leaves room.
 
     Of a group of layers that keeps k weights, ⌊regrow · alive⌋ are dropped, and more where the
     density has fallen. Then those return whose `growth` is highest, at zero. What was just dropped
-    may return at once, and keeps its value then.
+    may return at once, and keeps its value then. Dropping by position alone is refused; growing is
+    not, because a layer without gradient may grow anywhere.
     """
     everything = {name: torch.ones_like(alive) for name, alive in net.alive.items()}
     shares = recipe.allocation.keep(importance, everything, freeze.density)
@@ -74,13 +85,15 @@ def regrow(
         for group, count in shares.items()
         for here in [sum(living[name] for name in group)]
     }
-    alive = recipe.structure.select(importance, net.alive, stay, freeze.density)
+    in_use, structure = None if allow_ties else net.mask, recipe.structure
+    with _named(recipe.scores):
+        alive = structure.select(importance, net.alive, stay, freeze.density, in_use=in_use)
     left = dict(zip(alive, count_alive(alive), strict=True))
     missing = {
         group: max(0, count - sum(left[name] for name in group)) for group, count in shares.items()
     }
     if any(missing.values()):
-        grown = recipe.structure.grow(growth(), alive, missing, freeze.density)
+        grown = structure.grow(growth(), alive, missing, freeze.density)
         alive = {name: mask | grown[name] for name, mask in alive.items()}
     net.freeze_(alive, shares, freeze.density)
 
@@ -112,7 +125,8 @@ class Freezer:
         importance = self._importance(self.recipe.scores, density)
         if self.recipe.grow is not None:
             growth = partial(self._importance, self.recipe.grow, density)
-            regrow(self.net, self.recipe, planned, importance, growth)
+            allowed = self.trainer.plan.allow_ties
+            regrow(self.net, self.recipe, planned, importance, growth, allow_ties=allowed)
         else:
             freeze(
                 self.net,
@@ -150,6 +164,8 @@ class Freezer:
     def final_mask(self, step: int, density: float) -> Tensors:
         """Choose the mask of the ticket, apply it, and check that the network is alive."""
         mask = self._chosen_mask(density)
+        if self.recipe.rounding.spends_budget and not self.trainer.plan.allow_ties:
+            self._refuse_ties(mask, density)
         if self.on_collapse == "keep-one":
             limit = budget(total(mask), density)
             importance = self._importance(self.recipe.scores, density)
@@ -159,6 +175,16 @@ class Freezer:
         self.guard.check_paths(step, mask, for_good=True)
         self.guard.check_gradients(step)
         return mask
+
+    def _refuse_ties(self, mask: Tensors, density: float) -> None:
+        """Refuse a mask that position alone has chosen from scores that never became different.
+
+        Earlier, equal scores are fine: constant ones are equal until the first step.
+        """
+        net, recipe = self.net, self.recipe
+        importance = self._importance(recipe.scores, density)
+        with _named(recipe.scores):
+            recipe.structure.select(importance, net.alive, net.shares, density, in_use=mask)
 
     def _needed(self, mask: Tensors) -> Tensors:
         """Return what must not be empty: the mask in use, or what is alive where that will do.

@@ -3,10 +3,14 @@
 import pytest
 import torch
 from tiny import CPU, PLAN, tiny_data, tiny_net
+from torch import nn
 
-from gemkit import MeasuredScores, load_plugins, search, select
+from gemkit import MeasuredScores, Plan, load_plugins, search, select
 from gemkit.core.errors import ImportanceError
 from gemkit.core.selection import refuse_ties
+from gemkit.parts.schedule import Freeze
+from gemkit.pruning.freeze import regrow
+from gemkit.pruning.masked import MaskedNet
 
 LIBRARY = load_plugins(only=[])
 
@@ -78,3 +82,52 @@ def test_layers_with_nothing_in_use_are_ignored():
     refuse_ties(importance, all_of(importance), chosen, in_use=unused)
     with pytest.raises(ImportanceError):
         refuse_ties(importance, all_of(importance), chosen, in_use=all_of(importance))
+
+
+class Idle(nn.Sequential):
+    """A network with a layer that it does not use."""
+
+    def __init__(self):
+        super().__init__(*tiny_net())
+        self.idle = nn.Linear(3, 2, bias=False)
+
+    def forward(self, images):
+        for layer in list(self)[:-1]:
+            images = layer(images)
+        return images
+
+
+def learn(pruner, structure="weights", **settings):
+    parts = {"allocation": "uniform", "structure": structure}
+    plan = Plan(epochs=4, batch_size=16, **settings)
+    how = {"plan": plan, "runtime": CPU, "on_collapse": "warn"}
+    recipe = LIBRARY.recipe(pruner, parts=parts)
+    return search(recipe, Idle(), tiny_data(), density=0.34, **how).mask["idle.weight"]
+
+
+@pytest.mark.parametrize("structure", ["weights", "rows"])
+def test_learned_scores_that_never_differ_are_refused_at_the_end(structure):
+    """All scores of movement pruning are equal at first, and those of an unused layer for ever."""
+    with pytest.raises(ImportanceError, match=r"scores 'constant': .*'idle\.weight'"):
+        learn("movement", structure)
+    assert learn("movement", structure, allow_ties=True).sum() == 2
+
+
+def test_learned_scores_that_differ_are_not_refused():
+    assert learn("edge_popup").sum() == 2
+
+
+def regrown(allow_ties):
+    model = nn.Sequential(nn.Linear(4, 3, bias=False))
+    nn.init.constant_(model[0].weight, 0.5)
+    net, growth = MaskedNet(model, ["0.weight"]), {"0.weight": torch.arange(12.0).view(3, 4)}
+    recipe = LIBRARY.recipe("rigl")
+    importance = {"0.weight": net.effective["0.weight"].abs()}
+    regrow(net, recipe, Freeze(1, 0.5, 0.3), importance, lambda: growth, allow_ties=allow_ties)
+    return net.alive["0.weight"]
+
+
+def test_dropping_one_of_equal_weights_is_refused():
+    with pytest.raises(ImportanceError, match=r"scores 'random_start': .*'0\.weight'"):
+        regrown(allow_ties=False)
+    assert regrown(allow_ties=True).sum() == 6
