@@ -129,9 +129,9 @@ def state_of(net: MaskedNet, weights: Tensors) -> Tensors:
 
     A tied weight stands in the state under every name it has.
     """
-    places = {net.parameters[name].data_ptr(): weight for name, weight in weights.items()}
-    state = net.model.state_dict()
-    return on_cpu({name: places.get(part.data_ptr(), part) for name, part in state.items()})
+    places = {id(net.parameters[name]): weight for name, weight in weights.items()}
+    state = net.model.state_dict(keep_vars=True)
+    return on_cpu({name: places.get(id(part), part) for name, part in state.items()})
 
 
 def on_cpu(tensors: Tensors) -> Tensors:

@@ -549,3 +549,26 @@ def test_weight_decay_has_one_default_whatever_the_door():
         ).weight_decay
         == 0.3
     )
+
+
+class WithEmptyLayers(nn.Sequential):
+    """A network with two layers that have no weights, and that it does not use."""
+
+    def __init__(self):
+        super().__init__(*tiny_net())
+        self.none, self.other = nn.Linear(0, 2), nn.Linear(3, 0)
+
+    def forward(self, images):
+        for layer in list(self)[:-2]:
+            images = layer(images)
+        return images
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+@pytest.mark.parametrize("pruner", ["magnitude", "gem_miner"])
+def test_layers_without_weights_keep_their_places_in_the_ticket(pruner):
+    """Empty tensors are at the same address, which does not make them the same."""
+    how = {"plan": PLAN, "runtime": CPU, "on_collapse": "warn"}
+    ticket = search(pruner, WithEmptyLayers(), tiny_data(), density=0.5, **how)
+    shapes = {name: own.shape for name, own in WithEmptyLayers().state_dict().items()}
+    assert {name: own.shape for name, own in ticket.state.items()} == shapes
