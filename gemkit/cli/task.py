@@ -72,9 +72,11 @@ def with_objective(
         if getattr(registry.part("objectives", name.partition(":")[0]).thing, "needs_dense", False):
             return dict(options)
         spec: str | dict[str, Any] = {"name": name, **own}
+    elif not own:
+        return dict(options)
     else:
         made = make_recipe(registry, options["pruner"], options["recipe_file"], roles, rest)
-        if not own or made.objective is not None:
+        if made.objective is not None:
             return dict(options)
         usual = options.get("objective", USUAL)
         spec = {**({"name": usual} if isinstance(usual, str) else usual), **own}
