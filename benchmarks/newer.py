@@ -1,4 +1,4 @@
-"""Newer methods against their rivals at equal epochs: CTS, AC/DC, and training that regrows.
+"""Newer methods side by side, and against their rivals at equal epochs.
 
     python -m benchmarks.newer digits
     python -m benchmarks.newer cifar10 --images DIR    (DIR holds train/CLASS/*.jpg and test/)
@@ -35,8 +35,17 @@ METHODS: dict[str, dict[str, Any]] = {
     "static ERK": {"pruner": "set", "options": {"schedule.every": 10**9}},
     "ac_dc": {"plugin": "gemkit-ac-dc"},
     "ac_dc, one training": {"pruner": "ac_dc", "plugin": "gemkit-ac-dc", "finetune_epochs": 0},
+    "lamp": {},
+    "movement": {},
+    "continuous_sparsification": {},
+    "hutchinson": {"plugin": "gemkit-hutchinson"},
+    "fisher": {"plugin": "gemkit-hutchinson"},
+    "px": {"plugin": "gemkit-px"},
+    "wanda": {"plugin": "gemkit-wanda"},
 }
 """What a method changes of the protocol; the other phase then has all the epochs."""
+ALONE = ("lamp", "movement", "continuous_sparsification", "hutchinson", "fisher", "px", "wanda")
+"""Methods without a rival here: three seeds will do."""
 PAIRS = (
     ("cts", "gem_miner"),
     ("cts_kl", "gem_miner"),
@@ -80,9 +89,13 @@ def runs(name: str, protocol: Protocol) -> Iterator[Row]:
         del same[key]
     for density in sorted(protocol.densities):
         for seed in range(protocol.seeds):
-            for method in protocol.methods:
+            for method in protocol.methods if seed < 3 else _rivals(protocol):
                 run = {"protocol": name, "method": method, "pruner": method, **same}
                 yield run | {"density": density, "seed": seed} | _with_all_epochs(method, same)
+
+
+def _rivals(protocol: Protocol) -> list[str]:
+    return [method for method in protocol.methods if method not in ALONE]
 
 
 def _with_all_epochs(method: str, same: Row) -> Row:
@@ -109,8 +122,9 @@ def table(name: str, rows: list[Row]) -> str:
     for method in protocol.methods:
         mine = [row for row in rows if row["method"] == method]
         if mine:
-            cells = [_cell(_at(mine, density), protocol.seeds) for density in protocol.densities]
-            epochs = f"{mine[0]['epochs']} + {mine[0]['finetune_epochs']}"
+            seeds = min(3, protocol.seeds) if method in ALONE else protocol.seeds
+            cells = [_cell(_at(mine, density), seeds) for density in protocol.densities]
+            epochs = f"{_searched(mine)} + {mine[0]['finetune_epochs']}"
             lines.append(f"| {_title(method)} | {epochs} | {' | '.join(cells)} |")
     lines += ["", f"| after fine-tuning | {' | '.join(titles)} |", f"|---|{'---|' * len(titles)}"]
     for one, other in PAIRS:
@@ -120,6 +134,12 @@ def table(name: str, rows: list[Row]) -> str:
             cells = [_difference(*both, seeds=protocol.seeds) for both in found]
             lines.append(f"| {_title(one)} − {_title(other)} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _searched(rows: list[Row]) -> str:
+    """Write how many epochs the searches took, rounds included."""
+    found = sorted({row.get("search_epochs", row["epochs"]) for row in rows})
+    return str(found[0]) if len(found) == 1 else f"{found[0]} to {found[-1]}"
 
 
 def _at(rows: list[Row], density: float) -> list[Row]:
