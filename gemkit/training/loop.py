@@ -36,17 +36,25 @@ def agreed(data: Data, fabric: Fabric | None) -> Fingerprint:
     return first
 
 
+def steps_in_epoch(source: Source, size: int, world: int) -> int:
+    """Count the batches of an epoch.
+
+    A last batch too small to give every process two images, which batch statistics need, is left
+    out.
+    """
+    return max(1, source.steps(size) - (0 < len(source) % size < 2 * world))
+
+
 def endless(
     source: Source, size: int, *, seed: int, fabric: Fabric, start: int = 0
 ) -> Iterator[Batch]:
     """Yield augmented training batches for ever, each epoch in an order of its own.
 
     The first one is what comes after `start` batches, as if those had been drawn.
-    Of several processes, each gets its share of every batch. A last batch too small to give every
-    process two images, which batch statistics need, is left out.
+    Of several processes, each gets its share of every batch.
     """
     world = fabric.world_size
-    whole = max(1, source.steps(size) - (0 < len(source) % size < 2 * world))
+    whole = steps_in_epoch(source, size, world)
     first, passed = divmod(start, whole)
     for epoch in itertools.count(first):
         shares = source.batches(
@@ -99,7 +107,7 @@ class Phase:
 
     def steps_per_epoch(self, plan: Plan) -> int:
         """Count the optimizer steps of one epoch."""
-        return self.data.train.steps(plan.batch_size)
+        return steps_in_epoch(self.data.train, plan.batch_size, self.fabric.world_size)
 
 
 class Training:

@@ -8,6 +8,7 @@ from tiny import CPU, PLAN, tiny_data, tiny_net
 from torch import nn
 
 from gemkit import (
+    Data,
     LearnedScores,
     MeasuredScores,
     Plan,
@@ -572,3 +573,26 @@ def test_layers_without_weights_keep_their_places_in_the_ticket(pruner):
     ticket = search(pruner, WithEmptyLayers(), tiny_data(), density=0.5, **how)
     shapes = {name: own.shape for name, own in WithEmptyLayers().state_dict().items()}
     assert {name: own.shape for name, own in ticket.state.items()} == shapes
+
+
+def test_an_epoch_is_one_pass_where_its_last_batch_is_left_out():
+    """33 images in batches of 16 are two steps: a batch of one image has no statistics."""
+    rng = torch.Generator().manual_seed(0)
+    images, labels = torch.randn(33, 2, 6, 6, generator=rng), torch.arange(33) % 3
+    some = (images[:6], labels[:6])
+    data = Data.of_tensors(train=(images, labels), validation=some, test=some, classes=3)
+    seen, events = [], []
+
+    def look(own, given):
+        if own.training:
+            seen.append(given[0])
+
+    net = tiny_net()
+    net.register_forward_pre_hook(look)
+    dense = search("dense", tiny_net(), data, runtime=CPU)
+    plan = Plan(epochs=2, batch_size=16)
+    finetune(dense, net, data, plan=plan, runtime=CPU, observers=[events.append])
+    assert [event.steps for event in events if isinstance(event, PhaseStarted)] == [4]
+    assert [type(event) for event in events[1:]] == 2 * [StepEnded, StepEnded, EpochEnded]
+    for epoch in (seen[:2], seen[2:]):
+        assert len(torch.cat(epoch).flatten(1).sum(1).unique()) == 32  # no image twice
