@@ -173,7 +173,8 @@ class Trainer:
     @torch.no_grad()
     def reset_optimizer_(self) -> None:
         """Let the optimizer begin again; in place, where a compiled update knows its tensors."""
-        if self.plan.optimizer not in NATIVE:  # which may begin with other numbers than zero
+        damped = "dampening" in self.plan.optimizer_options  # only a first step is not damped
+        if self.plan.optimizer not in NATIVE or damped:  # which may not begin with zeros
             self.optimizer = self._fresh_optimizer()
             return
         for remembered in self.optimizer.state.values():

@@ -94,10 +94,17 @@ def test_a_state_that_does_not_fit_is_refused(name, change, words):
         broken_state(name, change)
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "nadam", "adagrad", "rmsproptf", torch.optim.NAdam])
+@pytest.mark.parametrize(
+    "optimizer", ["sgd", "damped", "adam", "nadam", "adagrad", "rmsproptf", torch.optim.NAdam]
+)
 def test_an_optimizer_that_forgets_is_as_a_fresh_one(optimizer):
-    """NAdam begins with a product of 1 and RMSpropTF with squares of 1, so zeros would not do."""
-    plan = Plan(optimizer=optimizer, lr=0.1)
+    """NAdam begins with a product of 1 and RMSpropTF with squares of 1, so zeros would not do.
+
+    SGD with dampening begins with the whole gradient.
+    """
+    options = {"dampening": 0.5} if optimizer == "damped" else {}
+    optimizer = "sgd" if optimizer == "damped" else optimizer
+    plan = Plan(optimizer=optimizer, optimizer_options=options, lr=0.1)
     fabric = make_fabric(CPU)
     model = place(tiny_net(), fabric, CPU)
     first, fresh = (
