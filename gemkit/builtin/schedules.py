@@ -28,8 +28,12 @@ class Once(FreezeSchedule):
         return self.after > 0
 
     def freezes(self, target: float, epochs: int, steps_per_epoch: int) -> list[Freeze]:
-        """Freeze at the end of the nearest epoch."""
-        return [Freeze(round(self.after * epochs) * steps_per_epoch, target)]
+        """Freeze at the end of the nearest epoch, half-up; of the first at the earliest.
+
+        With `after` = 0, freeze before training.
+        """
+        epoch = max(1, budget(epochs, self.after)) if self.after > 0 and epochs > 0 else 0
+        return [Freeze(epoch * steps_per_epoch, target)]
 
 
 class Constant(FreezeSchedule):

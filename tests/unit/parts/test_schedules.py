@@ -156,6 +156,17 @@ def test_once_and_constant_freeze_a_single_time():
     assert Constant().freezes(0.3, 10, 5) == [Freeze(0, 0.3)]
 
 
+@pytest.mark.parametrize(
+    ("after", "epochs", "epoch"),
+    [(0.5, 5, 3), (0.5, 3, 2), (0.7, 5, 4), (0.29, 50, 15), (0.1, 4, 1), (1e-9, 4, 1), (1.0, 4, 4)],
+)
+def test_once_freezes_at_the_nearest_epoch_half_up_and_trains_where_it_says_so(
+    after, epochs, epoch
+):
+    assert Once(after=after).freezes(0.3, epochs, 7) == [Freeze(7 * epoch, 0.3)]
+    assert Once(after=after).freezes(0.3, 0, 7) == [Freeze(0, 0.3)]
+
+
 @pytest.mark.parametrize(("epochs", "per_epoch", "count"), [(10, 100, 7), (1, 3, 0), (4, 101, 3)])
 def test_rigls_updates_follow_a_cosine_and_end_at_three_quarters(epochs, per_epoch, count):
     """Evci et al. 2020: f(t) = α/2 · (1 + cos(π t / T_end)), α = 0.3, ΔT = 100, T_end = 75 %."""
