@@ -115,7 +115,6 @@ class Freezer:
         self.trainer = trainer
         self.phase = phase
         self.guard = guard
-        self.on_collapse = guard.on_collapse
         self.history: list[FreezeRecord] = []
         self._rng = generator(phase.seed, "importance")
 
@@ -133,7 +132,7 @@ class Freezer:
                 self.recipe,
                 density,
                 importance,
-                self.on_collapse,
+                self.guard.on_collapse,
                 allow_ties=self.trainer.plan.allow_ties,
             )
         self.net.clear_state(self.trainer.optimizer)
@@ -166,7 +165,7 @@ class Freezer:
         mask = self._chosen_mask(density)
         if self.recipe.rounding.spends_budget and not self.trainer.plan.allow_ties:
             self._refuse_ties(mask, density)
-        if self.on_collapse == "keep-one":
+        if self.guard.on_collapse == "keep-one":
             limit = budget(total(mask), density)
             importance = self._importance(self.recipe.scores, density)
             mask = keep_one(mask, importance, self.net.alive, limit)
@@ -193,7 +192,7 @@ class Freezer:
         gates pass gradients also where the mask of a ticket would be empty.
         """
         recipe = self.recipe
-        goes_on = recipe.finalize == "alive" and self.on_collapse != "error"
+        goes_on = recipe.finalize == "alive" and self.guard.on_collapse != "error"
         return self.net.alive if recipe.invert or recipe.rounding.soft or goes_on else mask
 
     def _chosen_mask(self, density: float) -> Tensors:

@@ -220,7 +220,7 @@ def _ticket(
         history=freezer.history,
         alive=kept(net.alive),
         partway=training.ended_early,
-        on_collapse=freezer.on_collapse,
+        on_collapse=freezer.guard.on_collapse,
         prune_frozen=prune_frozen,
         tied=ties_of(net.model.state_dict(keep_vars=True)),
         **phase.task.to_data(),
