@@ -120,6 +120,7 @@ def carry_out(case: Case, way: Callable[[Run, str], Ticket] = straight) -> Outco
     def find(checkpointer: Checkpointer) -> Ticket:
         watching.checkpointer = checkpointer
         how = {**where, "density": case.density, "on_collapse": "warn", "checkpointer": watching}
+        how["plan"] = case.search_plan(plan)
         return search(case.recipe(), network(), **how)
 
     def tune(checkpointer: Checkpointer) -> Ticket:

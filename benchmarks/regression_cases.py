@@ -68,6 +68,13 @@ class Case(NamedTuple):
         """Return the images, with one target for each class where targets are no classes."""
         return images(classes=self.task().objective.targets == "classes")
 
+    def search_plan(self, plan: Plan) -> Plan:
+        """Fix the rate of uniform scores under SGD: its default is for longer searches."""
+        recipe = self.recipe()
+        if recipe.scores.name != "uniform" or plan.optimizer != "sgd":
+            return plan
+        return plan.model_copy(update={"lr" if recipe.trained == "scores" else "score_lr": 2.0})
+
 
 def _gem(options: Mapping[str, Any] = _PULL, **parts: Any) -> Case:  # noqa: ANN401
     return Case("gem_miner", parts, options)
@@ -125,6 +132,11 @@ VARIANTS = {
     "gem_miner, both": _gem({**_PULL, "train": "both"}),
     "gem_miner, skip": _gem({**_PULL, "prunable.skip": ["stem.*"]}),
     "gem_miner, gate_sum": _gem(_GATES, regularizer="gate_sum"),
+    "gem_miner, auto": _gem({}, regularizer="auto"),
+    "gem_miner, auto:l1": _gem({}, regularizer="auto:l1"),
+    "continuous_sparsification, auto_gates": Case(
+        "continuous_sparsification", {"regularizer": "auto_gates"}
+    ),
     "lamp, snip": Case("lamp", {"scores": {"name": "lamp", "of": "snip"}}, _TWO_ROUNDS),
     "rigl, filters": Case("rigl", {"structure": "filters"}, _OFTEN, density=0.5),
     "rigl, adam": Case("rigl", options=_OFTEN, plan={"optimizer": "adam"}),

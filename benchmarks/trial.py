@@ -5,8 +5,9 @@ from pathlib import Path
 
 import torch
 
-from gemkit import Plan, Runtime, evaluate, finetune, load_plugins, search
+from gemkit import Plan, Recipe, Runtime, evaluate, finetune, load_plugins, search
 from gemkit.core.errors import CollapseError
+from gemkit.core.events import EpochEnded, Event
 from gemkit.data.part import DatasetPart
 from gemkit.models.part import ModelPart
 from gemkit.pruning.finetune import finetune_plan
@@ -17,11 +18,12 @@ RESULTS = Path(__file__).parent / "results"
 PLUGINS = Path(__file__).parents[1] / "plugins"
 
 
-def measure(run: Row) -> Row:
+def measure(run: Row, recipe: Recipe | None = None) -> Row:
     """Carry out what a row says (pruner, density, seed, epochs, …) and add what comes of it.
 
-    A row may name a package under plugins/ (`plugin`), and change the recipe (`parts`, `options`).
-    Layers that lose every weight are counted; a network that keeps no weight at all says so.
+    A recipe may take the place of the pruner's own. A row may name a package under plugins/
+    (`plugin`), and change the recipe (`parts`, `options`). Layers that lose every weight are
+    counted; a network that keeps no weight at all says so.
     Time is the processor's, not the clock's: runs go side by side on machines that do other things.
     """
     registry, runtime = load_plugins(files=_files(run), only=[]), Runtime(device="cpu")
@@ -34,10 +36,11 @@ def measure(run: Row) -> Row:
     model = network.build(data.shape, data.classes)
     plan = Plan(epochs=run["epochs"], batch_size=run["batch_size"])
     told = run | {"dataset": _without_path(run["dataset"]), "host": host()}
-    began = time.process_time()
+    began, curves = time.process_time(), Curves()
     try:
         ticket = search(
-            registry.recipe(
+            recipe
+            or registry.recipe(
                 run["pruner"], parts=run.get("parts", {}), options=run.get("options", {})
             ),
             model,
@@ -47,6 +50,7 @@ def measure(run: Row) -> Row:
             seed=run["seed"],
             runtime=runtime,
             on_collapse="warn",
+            observers=[curves],
         )
     except CollapseError as error:
         return told | {"collapse": str(error)}
@@ -61,6 +65,10 @@ def measure(run: Row) -> Row:
         "empty_layers": sum(layer.kept == 0 for layer in ticket.layers),
         "before": before,
         "after": evaluate(trained, model, data, runtime=runtime),
+        "validation_before": evaluate(ticket, model, data, split="validation", runtime=runtime),
+        "validation_after": evaluate(trained, model, data, split="validation", runtime=runtime),
+        "densities": curves.densities,
+        "strengths": curves.strengths,
         "search_epochs": ticket.info.epochs,
         "cpu_seconds_search": round(searched - began, 1),
         "cpu_seconds": round(time.process_time() - began, 1),
@@ -76,6 +84,20 @@ def _files(run: Row) -> list[Path]:
     if "plugin" not in run:
         return []
     return [PLUGINS / run["plugin"] / f"{run['plugin'].replace('-', '_')}.py"]
+
+
+class Curves:
+    """Record density and λ after every epoch of a search."""
+
+    def __init__(self) -> None:
+        self.densities: list[float] = []
+        self.strengths: list[float | None] = []
+
+    def __call__(self, event: Event) -> None:
+        """Record the end of an epoch."""
+        if isinstance(event, EpochEnded):
+            self.densities.append(round(event.density, 6))
+            self.strengths.append(event.strength and float(f"{event.strength:.4g}"))
 
 
 def _without_path(dataset: Row) -> Row:

@@ -21,6 +21,10 @@ class L1(Regularizer):
         """Return λ·Σ|p|."""
         return self.weight * torch.stack([score.abs().sum() for score in values.values()]).sum()
 
+    def strength(self, now: Now) -> float:
+        """Return λ."""
+        return self.weight
+
     def add_gradient_(self, gradients: Tensors, values: Tensors, now: Now) -> None:
         """Add λ·sign(p)."""
         signs = torch._foreach_sign(list(values.values()))
@@ -41,6 +45,10 @@ class L2(Regularizer):
     def penalty(self, values: Tensors, now: Now) -> Tensor:
         """Return λ·Σp²."""
         return self.weight * torch.stack([score.square().sum() for score in values.values()]).sum()
+
+    def strength(self, now: Now) -> float:
+        """Return λ."""
+        return self.weight
 
     def add_gradient_(self, gradients: Tensors, values: Tensors, now: Now) -> None:
         """Add 2λ·p."""

@@ -44,7 +44,8 @@ class EpochEnded:
     """An epoch is done: training loss, validation metric and the density of the current mask.
 
     `epoch` counts from 1 within the phase; rewinding does not reset it. `value` is that of the
-    run's metric, and also called `accuracy` where that is the metric.
+    run's metric, and also called `accuracy` where that is the metric. `strength` is the λ of the
+    penalty on learned scores, where there is one.
     """
 
     phase: Phase
@@ -56,6 +57,7 @@ class EpochEnded:
     seconds: float
     metric: str = "accuracy"
     higher_is_better: bool = True
+    strength: float | None = None
 
     @property
     def accuracy(self) -> float:

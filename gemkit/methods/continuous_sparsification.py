@@ -15,6 +15,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from gemkit.builtin.auto import Steered
 from gemkit.core.tensors import Tensors
 from gemkit.parts.now import Now
 from gemkit.parts.regularizer import Regularizer
@@ -94,9 +95,32 @@ class GateSum(Regularizer):
         """Return λ·Σ gate."""
         return self.weight * torch.stack([gate.sum() for gate in values.values()]).sum()
 
+    def strength(self, now: Now) -> float:
+        """Return λ."""
+        return self.weight
+
     def add_gradient_(self, gradients: Tensors, values: Tensors, now: Now) -> None:
         """Add λ."""
         torch._foreach_add_(list(gradients.values()), self.weight)
+
+
+class AutoGates(Steered):
+    """Pull every gate down as strongly as the target density takes: λ·Σ gate, as `auto` sets λ.
+
+    Gates start soft, so what follows the curve is their mean, which becomes the density of the
+    ticket as they harden.
+    """
+
+    name = "auto_gates"
+    on = "gates"
+
+    def penalty(self, values: Tensors, now: Now) -> Tensor:
+        """Return λ·Σ gate."""
+        return self.strength(now) * torch.stack([gate.sum() for gate in values.values()]).sum()
+
+    def pull(self, values: list[Tensor]) -> list[Tensor]:
+        """Return 1 everywhere."""
+        return [torch.ones_like(gate) for gate in values]
 
 
 @hookimpl
@@ -114,7 +138,7 @@ def gemkit_roundings() -> list[type[Rounding]]:
 @hookimpl
 def gemkit_regularizers() -> list[type[Regularizer]]:
     """Register the penalty."""
-    return [GateSum]
+    return [GateSum, AutoGates]
 
 
 @hookimpl

@@ -64,6 +64,11 @@ class RatedNet:
         """No scores are learned."""
         return {}
 
+    @property
+    def strength(self) -> None:
+        """No penalty pulls at scores."""
+        return None
+
     def compile_(self) -> bool:
         """The update draws random numbers on the CPU, and is not compiled."""
         return False

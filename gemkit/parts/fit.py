@@ -38,6 +38,14 @@ def misfits(
                 f"rounding '{rounding.name}' needs scores between 0 and 1, but '{scores.name}' "
                 f"scores are unbounded; use rounding 'topk' or 'open'"
             )
+        if recipe.regularizer.steers_density and (
+            rounding.spends_budget or rounding.takes_measured
+        ):
+            yield (
+                f"regularizer '{recipe.regularizer.name}' brings the density of the mask to the "
+                f"target, but rounding '{rounding.name}' leaves it no choice; use regularizer 'l2' "
+                "or 'none', or rounding 'threshold'"
+            )
         if epochs == 0:
             yield f"scores '{scores.name}' are learned, so the search needs at least one epoch"
         if recipe.train == "weights":

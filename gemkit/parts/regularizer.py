@@ -21,10 +21,16 @@ class Regularizer(Part):
     """
     needs_density: ClassVar[bool] = False
     """Whether it asks for `now.density`."""
+    steers_density: ClassVar[bool] = False
+    """Whether it brings about the target density, which the rounding must then leave to it."""
 
     @abstractmethod
     def penalty(self, values: Tensors, now: Now) -> Tensor:
         """Return the penalty, a scalar, differentiable in the values."""
+
+    def strength(self, now: Now) -> Tensor | float | None:
+        """Return λ as it is now, for metrics; None where there is no such number."""
+        return None
 
     def add_gradient_(self, gradients: Tensors, values: Tensors, now: Now) -> None:
         """Add d penalty / d values to `gradients`; override where a closed form is cheaper.

@@ -29,6 +29,7 @@ BUILT_IN = (
     "gemkit.builtin.allocations",
     "gemkit.builtin.schedules",
     "gemkit.builtin.regularizers",
+    "gemkit.builtin.auto",
     "gemkit.builtin.initializers",
     "gemkit.builtin.structures",
     "gemkit.builtin.objectives",

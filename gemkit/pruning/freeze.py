@@ -173,6 +173,7 @@ class Freezer:
         self.net.apply_mask_(mask)
         self.guard.check_paths(step, mask, for_good=True)
         self.guard.check_gradients(step)
+        self.guard.report_density(mask)
         return mask
 
     def _refuse_ties(self, mask: Tensors, density: float) -> None:

@@ -3,7 +3,7 @@
 from gemkit.core.errors import CollapseError, SignalError, some
 from gemkit.core.events import Collapsed, Noted
 from gemkit.core.probe import Wanted
-from gemkit.core.tensors import Tensors, kept
+from gemkit.core.tensors import Tensors, kept, total
 from gemkit.parts.fit import needs_training
 from gemkit.parts.recipe import Recipe
 from gemkit.parts.schedule import Freeze
@@ -18,6 +18,8 @@ from gemkit.training.plan import CollapsePolicy, Plan
 
 _FEWEST = 64
 """Images to look at, at least: with a few, units that are off for all of them are no rarity."""
+_FAR = 0.8
+"""Of the weights that are alive: a mask with fewer is far from the target."""
 _CONTINUE = 'continue anyway: on_collapse="warn" or "keep-one" (--on-collapse warn or keep-one)'
 
 
@@ -86,6 +88,25 @@ class Guard:
                 f"collapse at step {step}: no weight of the network is kept, and no gradient is "
                 f"left to bring one back; {' or '.join(remedies(self.recipe))}"
             )
+
+    def report_density(self, mask: Tensors) -> None:
+        """Warn where rounding has left far fewer weights than freezing would."""
+        count, most, all_of_them = kept(mask), kept(self.net.alive), total(mask)
+        if count >= _FAR * most:
+            return
+        regularizer = self.recipe.regularizer
+        ways = ["lower the learning rate"]
+        if getattr(regularizer, "weight", 0) != 0:
+            other = "auto" if regularizer.on == "scores" else "auto_gates"
+            ways = [f"choose regularizer '{other}', which follows the target"]
+            ways.append("lower regularizer.weight")
+        self.phase.tell(
+            Noted(
+                f"the ticket keeps {count / all_of_them:.4g} of the weights, far fewer than the "
+                f"target of {most / all_of_them:.4g}, because most scores were pulled below the "
+                f"threshold; {', or '.join(ways)}"
+            )
+        )
 
     def _trace(self) -> Signal:
         """Pass one batch of training images through the network as it is now."""

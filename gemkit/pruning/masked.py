@@ -6,6 +6,7 @@ and `state_dict` keeps its keys. What belongs to pruning lives beside the model,
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any, Self, final
 
@@ -114,6 +115,14 @@ class MaskedNet:
     def scores(self) -> Tensors:
         """The learned scores; none where only weights are trained."""
         return {} if self.learned is None else self.learned.scores
+
+    @property
+    def strength(self) -> float | None:
+        """The λ of the penalty on learned scores, where there is one; reads from the device."""
+        if self.learned is None:
+            return None
+        strength = self.learned.regularizer.strength(replace(self.now, state=self.learned.state))
+        return None if strength is None else float(strength)
 
     def trainable(self) -> list[nn.Parameter]:
         """List what the optimizer trains: scores first, then weights."""

@@ -229,6 +229,7 @@ class Training:
             seconds=self._seconds(),
             metric=metric.name,
             higher_is_better=metric.higher_is_better,
+            strength=trainer.net.strength,
         )
         phase.tell(event)
         if (skipped := trainer.skipped()) > min(_FEW, self.steps_per_epoch - 1):

@@ -28,6 +28,11 @@ class TrainedNet(Protocol):
         """The learned scores; empty where there are none."""
         ...
 
+    @property
+    def strength(self) -> float | None:
+        """The λ of the penalty on learned scores, where there is one."""
+        ...
+
     def trainable(self) -> list[nn.Parameter]:
         """List what the optimizer trains."""
         ...

@@ -58,6 +58,7 @@ def test_search_fine_tuning_and_evaluation_are_those_of_the_cpu(pruner):
 
 VARIANTS = {
     "drawn masks": ("gem_miner", {"parts": {"rounding": "bernoulli"}}, {}),
+    "a penalty that follows": ("gem_miner", {"parts": {"regularizer": "auto"}}, {}),
     "inverted": ("edge_popup", {"options": {"invert": True}}, {}),
     "keep-one": ("magnitude", {}, {"density": 0.02, "on_collapse": "keep-one"}),
 }

@@ -83,6 +83,19 @@ def test_the_number_of_kernels_does_not_depend_on_the_number_of_layers(pruner):
     assert sum(few.values()) <= 3 * 16
 
 
+def test_a_penalty_that_follows_the_density_does_not_wait_for_the_device():
+    recipe = REGISTRY.recipe("gem_miner", parts={"regularizer": "auto"})
+    model = tiny_net().to(DEVICE)
+    net = MaskedNet.learning(model, prunable_names(model), recipe, generator(0, "scores"))
+    optimizer = optimizers.make_optimizer(PLANS["sgd"], net.trainable())
+    with simulated.watched() as seen:
+        for parameter in net.parameters.values():
+            parameter.grad = torch.ones_like(parameter)
+        net.step(optimizer)
+    assert seen.waits == []
+    assert float(net.now.state["strength"].to("cpu")) > 0
+
+
 def test_a_kernel_per_layer_would_be_noticed(monkeypatch):
     def by_layer(self, scores):
         for score in scores.values():

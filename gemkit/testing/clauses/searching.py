@@ -56,6 +56,8 @@ def partners_of(part: Part) -> dict[str, Any]:
     if isinstance(part, FreezeSchedule):
         rewind = {"rewind": {"weights": 0.0, "clock": 0.0}} if part.needs_clock_rewound else {}
         return rewind | ({"grow": "random"} if regrows(part) else {})
+    if isinstance(part, Regularizer) and part.steers_density and part.on == "scores":
+        return _UNIFORM | {"rounding": "threshold"}
     if isinstance(part, Regularizer) and part.on == "gates":
         return _GATES
     if isinstance(part, Structure):

@@ -99,6 +99,12 @@ def test_a_rounding_that_draws_compiles_no_more_graphs_than_ranks_do(graphs):
     assert 1 <= len(graphs.update) <= RANKED
 
 
+@pytest.mark.parametrize("form", ["l1", "l2"])
+def test_a_penalty_that_follows_the_density_is_part_of_the_graph(form, graphs):
+    heard("gem_miner", regularizer=f"auto:{form}")
+    assert 1 <= len(graphs.update) <= SCORES
+
+
 def test_compiling_the_network_again_is_noticed(graphs, monkeypatch):
     """A careless freeze, after which weights lie in memory in another way."""
     freeze_ = MaskedNet.freeze_
