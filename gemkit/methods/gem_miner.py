@@ -18,6 +18,9 @@ from gemkit.core.tensors import Tensors
 from gemkit.parts.scores import LearnedScores, Scores
 from gemkit.plugins.markers import hookimpl
 
+_FEWEST_STEPS = 600
+"""Steps for which `fastest_lr` is enough."""
+
 
 class UniformScores(LearnedScores):
     """Scores in [0, 1], drawn uniformly and projected back after every step (Gem-Miner)."""
@@ -25,6 +28,13 @@ class UniformScores(LearnedScores):
     name = "uniform"
     unit_interval: ClassVar[bool] = True
     fastest_lr: ClassVar[float] = 2.0
+
+    def default_lr(self, steps: int) -> float:
+        """Return the usual rate, and from 600 steps down so much more that the sum stays the same.
+
+        A score has to cross half of [0, 1] however short the search is.
+        """
+        return super().default_lr(steps) * max(1.0, _FEWEST_STEPS / max(1, steps))
 
     def init(self, weights: Tensors, rng: torch.Generator) -> Tensors:
         """Draw p ~ U[0, 1]."""
