@@ -24,14 +24,23 @@ from gemkit.testing import simulated
 from gemkit.training import optimizers
 
 NETWORKS = ("resnet20", "vgg16", "timm resnet50", "timm vit_tiny")
-PRUNERS = ("gem_miner", "edge_popup", "global_ep", "finetune")
+PRUNERS = {
+    "gem_miner": {},
+    "gem_miner, bernoulli": {"rounding": "bernoulli"},
+    "continuous_sparsification": {},
+    "edge_popup": {},
+    "global_ep": {},
+    "finetune": {},
+}
+"""Pruners, and the parts that are replaced in them."""
 
 
 def measure(network: str, pruner: str) -> dict[str, Any]:
     """Take two updates after a freeze, and tell what the second one did."""
     device = simulated.install()
     model = SETTINGS[network].build().to(memory_format=torch.channels_last).to(device)
-    recipe = load_plugins(only=[]).recipe("magnitude" if pruner == "finetune" else pruner)
+    name = "magnitude" if pruner == "finetune" else pruner.partition(",")[0]
+    recipe = load_plugins(only=[]).recipe(name, parts=PRUNERS[pruner])
     names = prunable_names(model)
     if pruner == "finetune":
         net = MaskedNet(model, names)

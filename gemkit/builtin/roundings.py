@@ -1,8 +1,12 @@
 """Roundings: from learned scores to the mask of the forward pass."""
 
+from collections.abc import Sequence
+
 import torch
 from pydantic import Field
+from torch import Tensor
 
+from gemkit.core.selection import never_traced
 from gemkit.core.tensors import Tensors
 from gemkit.parts.now import Now
 from gemkit.parts.rounding import Rounding
@@ -32,6 +36,29 @@ class Threshold(Rounding):
         return dict(zip(view, masks, strict=True))
 
 
+@never_traced
+def uniform_like(tensors: Sequence[Tensor], rng: torch.Generator) -> list[Tensor]:
+    """Draw numbers from [0, 1) for every entry, with the strides of the tensors, in one transfer.
+
+    They are the numbers that one draw after the other would give, each in C order.
+    """
+    sizes = [tensor.numel() for tensor in tensors]
+    drawn = torch.rand(sum(sizes), generator=rng)
+    laid = torch.empty_like(drawn)
+    for part, place, like in zip(
+        torch.split(drawn, sizes), torch.split(laid, sizes), tensors, strict=True
+    ):
+        _as_laid(place, like).copy_(part.view(like.shape))
+    parts = torch.split(laid.to(tensors[0].device), sizes)
+    return [_as_laid(part, like) for part, like in zip(parts, tensors, strict=True)]
+
+
+def _as_laid(flat: Tensor, like: Tensor) -> Tensor:
+    """View a flat tensor with the shape of another, and the strides it has without gaps."""
+    strides = torch.empty_like(like, device="meta").stride()
+    return flat.as_strided(like.shape, strides, flat.storage_offset())
+
+
 class Bernoulli(Rounding):
     """Keep each weight with probability equal to its score, drawn anew in every step.
 
@@ -42,11 +69,12 @@ class Bernoulli(Rounding):
     needs_unit_interval = True
 
     def masks(self, view: Tensors, now: Now) -> Tensors:
-        """Draw m ~ Bernoulli(p)."""
-        return {
-            name: score > torch.rand(score.shape, generator=now.rng).to(score.device)
-            for name, score in view.items()
-        }
+        """Draw m ~ Bernoulli(p): 1 where p − u is positive, as in `Threshold`."""
+        scores = list(view.values())
+        masks = torch._foreach_sub(scores, uniform_like(scores, now.rng))
+        torch._foreach_sign_(masks)
+        torch._foreach_clamp_min_(masks, 0)
+        return dict(zip(view, masks, strict=True))
 
 
 class TopK(Rounding):

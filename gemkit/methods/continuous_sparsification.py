@@ -72,8 +72,11 @@ class Sigmoid(Rounding):
 
         The gates are those of the forward pass, one step ago, and so is β.
         """
-        beta = self._beta(now, ago=1)
-        return {name: beta * gate * (1 - gate) for name, gate in masks.items()}
+        slopes = torch._foreach_mul(list(masks.values()), self._beta(now, ago=1))
+        rest = torch._foreach_neg(list(masks.values()))
+        torch._foreach_add_(rest, 1)
+        torch._foreach_mul_(slopes, rest)
+        return dict(zip(masks, slopes, strict=True))
 
     def hard(self, view: Tensors, now: Now) -> Tensors:
         """Keep positive scores."""

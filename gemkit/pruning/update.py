@@ -1,9 +1,10 @@
 """The update: one step of learned scores, of weights under a mask, or of both.
 
 Every call below is for all layers at once, so the number of kernels does not depend on how many
-layers there are. On CUDA that holds while the tensors of a list, and of lists that go together,
-agree in dtype and strides; otherwise torch takes them one by one. Nothing is read back from the
-device. `torch.compile` can take all of it as one graph.
+layers there are; only a rounding that ranks, as `topk` does, takes a few for each. On CUDA that
+holds while the tensors of a list, and of lists that go together, agree in dtype and strides;
+otherwise torch takes them one by one. Nothing is read back from the device. `torch.compile` can
+take all of it as one graph.
 """
 
 import inspect

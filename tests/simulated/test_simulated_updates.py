@@ -28,7 +28,9 @@ LEARNED = sorted(
 
 def pruned(pruner, model):
     """A network after a freeze to one half."""
-    names, recipe = prunable_names(model), REGISTRY.recipe(pruner)
+    base, _, rounding = pruner.partition(", ")
+    parts = {"rounding": rounding} if rounding else {}
+    names, recipe = prunable_names(model), REGISTRY.recipe(base, parts=parts)
     if not isinstance(recipe.scores, LearnedScores):
         net = MaskedNet(model, names)
         freeze(net, recipe, 0.5, {name: w.abs() for name, w in net.effective.items()})
@@ -58,7 +60,7 @@ def on_host(tensors):
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-@pytest.mark.parametrize("pruner", [*LEARNED, "magnitude"])
+@pytest.mark.parametrize("pruner", [*LEARNED, "gem_miner, bernoulli", "magnitude"])
 def test_no_update_waits_for_the_device_and_it_finds_what_the_cpu_finds(pruner, plan):
     there, seen = updated(pruner, plan, DEVICE)
     here, _ = updated(pruner, plan, CPU)
@@ -73,14 +75,16 @@ def deeper(layers):
     return nn.Sequential(*(nn.Conv2d(4, 4, 3 if at % 2 else 1) for at in range(layers)))
 
 
-@pytest.mark.parametrize("pruner", ["gem_miner", "magnitude"])
+@pytest.mark.parametrize(
+    "pruner", ["gem_miner", "magnitude", "gem_miner, bernoulli", "continuous_sparsification"]
+)
 def test_the_number_of_kernels_does_not_depend_on_the_number_of_layers(pruner):
     few, many = (updated(pruner, PLANS["sgd"], DEVICE, deeper(n))[1].kernels for n in (2, 9))
     for seen in (few, many):
         for made_here in ("copy_", "empty_like", "_to_copy"):
             seen.pop(made_here, None)  # of the gradients above
     assert few == many
-    assert sum(few.values()) <= 3 * 16
+    assert sum(few.values()) <= 3 * (26 if pruner == "continuous_sparsification" else 16)
 
 
 def test_a_penalty_that_follows_the_density_does_not_wait_for_the_device():
@@ -110,5 +114,6 @@ def test_a_kernel_per_layer_would_be_noticed(monkeypatch):
 def test_updates_of_a_residual_network_take_few_kernels(pruner):
     row = kernels.measure("resnet20", pruner)
     ranked = 6 * row["layers"] if pruner in ("edge_popup", "global_ep") else 0
-    assert row["kernels"] <= 16 + ranked
+    both = 10 if pruner == "continuous_sparsification" else 0  # weights and gates
+    assert row["kernels"] <= 16 + ranked + both
     assert row["waits"] == 0

@@ -11,7 +11,7 @@ from torch import nn
 
 from gemkit import LearnedScores, Now, Plan, load_plugins, search
 from gemkit.builtin.regularizers import L1, L2, NoRegularizer
-from gemkit.builtin.roundings import Bernoulli, Threshold
+from gemkit.builtin.roundings import Bernoulli, Threshold, uniform_like
 from gemkit.core.prunable import prunable_names
 from gemkit.core.tensors import density_of, generator
 from gemkit.methods.continuous_sparsification import ConstantScores
@@ -242,3 +242,16 @@ def test_measuring_in_place_does_not_change_the_learned_scores():
         for scores in (UniformScores(), Careless())
     ]
     assert all(torch.equal(mask, masks[1][name]) for name, mask in masks[0].items())
+
+
+def test_one_draw_for_all_layers_gives_the_numbers_of_one_after_the_other():
+    """Whatever the layout of a layer: the order is that of its indices."""
+    shapes = [(4, 3, 5, 5), (7, 2), (0, 3), (33,), (2, 3, 1, 1), (6, 4, 3, 3)]
+    tensors = [torch.empty(shape) for shape in shapes]
+    tensors[0] = tensors[0].to(memory_format=torch.channels_last)
+    tensors[1] = torch.empty(2, 7).t()
+    one, other = generator(0, "draws"), generator(0, "draws")
+    for drawn, like in zip(uniform_like(tensors, one), tensors, strict=True):
+        assert torch.equal(drawn, torch.rand(like.shape, generator=other))
+        assert drawn.stride() == like.stride()
+    assert torch.equal(one.get_state(), other.get_state())
