@@ -13,7 +13,6 @@ from gemkit.core.tensors import Tensors
 
 _FIRST = 2.0**16
 _GOOD_STEPS = 2000
-_MANY = 8  # steps in a row that need not find a scale that fits
 
 
 class LossScale:
@@ -45,11 +44,11 @@ class LossScale:
         torch._amp_update_scale_(self.scale, self._good, self._found, 2.0, 0.5, _GOOD_STEPS)
 
     def is_stuck(self, steps: int) -> bool:
-        """Whether every step of an epoch was skipped, and no smaller scale would help.
+        """Whether every step of an epoch was skipped, although the scale is below 1.
 
-        In an epoch of a few steps, the scale may just be on its way down.
+        Above 1, the scale may just be on its way down.
         """
-        return bool(self.skipped == steps) and (steps >= _MANY or bool(self.scale < 1))
+        return bool(self.skipped == steps) and bool(self.scale < 1)
 
     def state_dict(self) -> StateDict:
         """Return the scale and its counts."""

@@ -119,9 +119,10 @@ def test_skipped_steps_are_noted_once_an_epoch_where_they_are_more_than_a_few():
     assert poisoned_run(4, epochs=1, last=3) == []
 
 
-def test_a_short_epoch_may_be_skipped_while_the_scale_falls():
-    noted = poisoned_run(16, epochs=3, last=2)
-    assert [note.partition(",")[0] for note in noted] == ["2 steps of epoch 1 skipped"]
+@pytest.mark.parametrize(("batch_size", "steps"), [(16, 2), (4, 8)])
+def test_a_whole_epoch_may_be_skipped_while_the_scale_falls(batch_size, steps):
+    noted = poisoned_run(batch_size, epochs=3, last=steps)
+    assert [note.partition(",")[0] for note in noted] == [f"{steps} steps of epoch 1 skipped"]
 
 
 def test_skipped_steps_are_counted_across_a_checkpoint():
