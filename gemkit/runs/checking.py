@@ -18,7 +18,7 @@ from gemkit.runs.resolved import ResolvedRun
 from gemkit.runs.result import values_of
 from gemkit.runs.setup import Setup, together
 from gemkit.sanity.check import SanityCheck
-from gemkit.sanity.context import CheckContext
+from gemkit.sanity.context import CheckContext, refuse_partway
 from gemkit.sanity.measurement import Measurement
 from gemkit.sanity.trials import TICKET, Check, Trial, pending, trials
 from gemkit.sanity.verdicts import MARGIN
@@ -63,8 +63,7 @@ def check_run(
     fabric = context.fabric
     shared = run_dir.path if fabric is None else fabric.broadcast(run_dir.path)
     ticket = Ticket.load(RunDir(shared).ticket, within=shared)
-    if ticket.info.partway:
-        progress.warn("an observer stopped the search; controls that search again train longer")
+    refuse_partway(ticket.info)
     known = Trial(
         check=TICKET,
         seed=run.seed,

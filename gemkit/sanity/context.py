@@ -22,6 +22,7 @@ from gemkit.parts.recipe import Recipe
 from gemkit.pruning.finetune import evaluate
 from gemkit.pruning.scope import names_in_scope
 from gemkit.pruning.search import search
+from gemkit.tickets.info import TicketInfo
 from gemkit.tickets.ticket import Ticket
 from gemkit.training.loop import Listener, agreed
 from gemkit.training.plan import CollapsePolicy, Plan, Runtime
@@ -230,13 +231,7 @@ def context_of(
             "the weights of this ticket are trained, and checks start from a ticket before "
             "fine-tuning; give ticket.safetensors of its run directory"
         )
-    if info.partway:
-        raise CheckError(
-            f"this ticket was saved before its search ended, and a search to density "
-            f"{info.density_target:g} would not find it, so other seeds have no such ticket; "
-            f"check ticket.safetensors of a run with --density {info.density_target:g} that no "
-            "observer stops"
-        )
+    refuse_partway(info)
     if info.plan is None and info.recipe is not None:
         raise CheckError("this ticket does not record how its search trained; search again")
     check_same(
@@ -263,6 +258,17 @@ def context_of(
         task=task_of(info, registry),
         searched=info.recipe is not None,
     )
+
+
+def refuse_partway(info: TicketInfo) -> None:
+    """Refuse a ticket that other seeds have no counterpart of."""
+    if info.partway:
+        raise CheckError(
+            f"this ticket was saved before its search ended, and a search to density "
+            f"{info.density_target:g} would not find it, so other seeds have no such ticket; "
+            f"check ticket.safetensors of a run with --density {info.density_target:g} that no "
+            "observer stops"
+        )
 
 
 def _stand_in(ticket: Ticket) -> dict[str, Any]:
