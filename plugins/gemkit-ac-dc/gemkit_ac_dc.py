@@ -6,8 +6,8 @@
     mask ← the top k of |w|,  train the last 15 % under it
 
 With 100 epochs these are the phases of the paper on ImageNet: masks after epochs 10, 20, … 70 and
-85, none after 15, 25, … 75. All layers compete for k. The authors reset all momentum when weights
-return; here those that return have none, and the others keep theirs.
+85, none after 15, 25, … 75. Phases are whole epochs. All layers compete for k. The authors reset
+all momentum when weights return; here those that return have none, and the others keep theirs.
 """
 
 from itertools import count
