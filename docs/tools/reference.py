@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from docs.tools.source import annotations, code, facts, methods, signature, text_of
-from docs.tools.types import field_text, given_types
+from docs.tools.types import OF_KINDS, example, field_text, given_types
 from gemkit.parts.part import Part
 from gemkit.parts.scores import LearnedScores, MeasuredScores
 from gemkit.plugins import hookspecs
@@ -59,6 +59,8 @@ def _kinds() -> Iterator[str]:
         yield from (f"### `{base.__name__}`", text_of(base), code(_class(base)))
         if clauses_of_kind(base):
             yield _promises(base)
+        if base.__name__ in OF_KINDS:
+            yield from example(OF_KINDS[base.__name__])
 
 
 def _given() -> Iterator[str]:

@@ -13,6 +13,8 @@ from docs.tools.source import annotations, assigned, code, facts, methods, signa
 from gemkit.report.catalogue import describe_field
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+OF_KINDS = {"Structure": "structure", "Objective": "objective"}
+"""Examples of kinds of parts that the tutorial does not write."""
 _LONGEST = 40
 """Characters of a default that is shown."""
 
@@ -31,6 +33,7 @@ GIVEN = [
     Given("Wanted", "gemkit.core.probe", "wanted"),
     Given("Probe", "gemkit.core.probe", "probe"),
     Given("Now", "gemkit.parts.now", "now"),
+    Given("Targets", "gemkit.parts.objective"),
     Given("Freeze", "gemkit.parts.schedule", "freeze"),
     Given("Shares", "gemkit.core.selection", "shares"),
     Given("Data", "gemkit.data.source", "data"),
@@ -68,7 +71,7 @@ def given_types() -> Iterator[str]:
         else:
             yield from (text_of(thing), *_class(thing))
         if given.example is not None:
-            yield from _example(EXAMPLES / f"{given.example}.py")
+            yield from example(given.example)
 
 
 def _class(cls: type) -> Iterator[str]:
@@ -116,9 +119,9 @@ def _method(name: str, function: Any, is_property: bool) -> Iterator[str]:  # no
     yield f"        # {text_of(function).splitlines()[0]}"
 
 
-def _example(file: Path) -> Iterator[str]:
+def example(name: str) -> Iterator[str]:
     """Write an example, its docstring above it."""
-    text = file.read_text(encoding="utf-8")
+    text = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
     docstring = ast.get_docstring(ast.parse(text))
     assert docstring is not None
     yield f"Example. {docstring}"

@@ -35,7 +35,8 @@ class Regularizer(Part):
     def add_gradient_(self, gradients: Tensors, values: Tensors, now: Now) -> None:
         """Add d penalty / d values to `gradients`; override where a closed form is cheaper.
 
-        Called once in every step. A penalty with state changes it here.
+        Called once in every step. A penalty with state overrides it too: only here may it change
+        `now.state`.
         """
         leaves = {name: value.detach().requires_grad_() for name, value in values.items()}
         with torch.enable_grad():

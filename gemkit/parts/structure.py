@@ -15,10 +15,12 @@ from gemkit.parts.part import Part
 class Structure(Part):
     """The units in which weights are pruned, and the pools in which units compete.
 
-    Importance is summed over a unit. Units of all pools of a layer share what the allocation gives
-    to the layer. Where a layer is one pool, units enter in rank order, and stop before the first
-    that would exceed the share. Where rounding switches single weights off, the ticket is what is
-    alive, whatever the recipe's `finalize` says, so that it has the structure.
+    Importance is summed over a unit, so where layers compete, large units win: choose allocation
+    'uniform' or 'erk' for units of very different sizes. Units of all pools of a layer share what
+    the allocation gives to the layer. Where a layer is one pool, units enter in rank order, and
+    stop before the first that would exceed the share. Where rounding switches single weights off,
+    the ticket is what is alive, whatever the recipe's `finalize` says, so that it has the
+    structure.
     """
 
     plain: ClassVar[bool] = False
@@ -29,7 +31,7 @@ class Structure(Part):
 
     @abstractmethod
     def fold(self, weight: Tensor) -> Tensor:
-        """Arrange the entries of a layer as [pools, units, size], without changing any."""
+        """Arrange the entries of a layer as [pools, units, size]: each once, a view or a copy."""
 
     def fits(self, shape: tuple[int, ...]) -> bool:
         """Whether a layer of this shape can be folded; others are left out of the search."""

@@ -63,7 +63,7 @@ def _check_units(recipe: Recipe, alive: Tensors, shares: Shares, density: float)
     for group, count in shares.items():
         sizes = [fold(alive[name]).shape[2] for name in group if alive[name].numel()]
         if sizes and count < min(sizes) > 1:
-            other = "" if len(group) > 1 else ", choose allocation 'global'"
+            other = "" if len(group) > 1 else ", choose allocation 'global' or 'erk'"
             raise FitError(
                 f"density {density:g} leaves {number_of(count, 'weight')} to {some(list(group))}, "
                 f"fewer than the {min(sizes)} of one unit of structure '{recipe.structure.name}'; "

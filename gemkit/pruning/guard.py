@@ -20,7 +20,8 @@ _FEWEST = 64
 """Images to look at, at least: with a few, units that are off for all of them are no rarity."""
 _FAR = 0.8
 """Of the weights that are alive: a mask with fewer is far from the target."""
-_CONTINUE = 'continue anyway: on_collapse="warn" or "keep-one" (--on-collapse warn or keep-one)'
+_CONTINUE = 'continue anyway: on_collapse="warn" (--on-collapse warn)'
+_KEEP_ONE = 'continue anyway: on_collapse="warn" or "keep-one" (--on-collapse warn or keep-one)'
 
 
 class Guard:
@@ -144,7 +145,10 @@ class Guard:
         """Stop, or report it once and continue."""
         message = f"collapse at step {step}: {what}"
         if self.on_collapse == "error":
-            raise CollapseError(f"{message}; {', or '.join([*remedies(self.recipe), _CONTINUE])}")
+            recipe = self.recipe
+            single = recipe.structure.plain and recipe.grow is None
+            ways = [*remedies(recipe), _KEEP_ONE if single else _CONTINUE]
+            raise CollapseError(f"{message}; {', or '.join(ways)}")
         if self._is_news("for good" if layers else what, layers):
             self.phase.tell(Collapsed(step, layers, message))
 

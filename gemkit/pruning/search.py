@@ -44,7 +44,7 @@ _NO_TIME_LEFT = (
 )
 _NOTHING_GROWS = (
     "grow '{}' has no effect: schedule '{}' lets no weight return in a search of this length; "
-    "train longer, or choose schedule 'regrow' with a lower schedule.every"
+    "train longer, or lower schedule.every of schedule 'regrow'"
 )
 _NOT_PRUNED = (
     "frozen weights (requires_grad=False) are not pruned: {}; to prune them too, unfreeze them in "

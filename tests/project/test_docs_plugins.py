@@ -13,7 +13,7 @@ from cli_runs import TINY, commands_in
 
 from docs.tools import reference
 from docs.tools.source import annotations, methods, names_in, signature
-from docs.tools.types import EXAMPLES, GIVEN
+from docs.tools.types import EXAMPLES, GIVEN, OF_KINDS
 from gemkit import load_plugins
 from gemkit.core.events import Event
 from gemkit.parts.part import Part
@@ -154,20 +154,22 @@ def test_the_reference_explains_what_a_run_is_given():
     named = {given.name for given in GIVEN}
     assert {"View", "TicketInfo", "Source", "Plan", "Runtime", "RunConfig"} <= named
     events = {event.__name__ for event in get_args(Event)}
-    data = {"Layer", "FreezeRecord", "RunSettings", "Expected"}
+    data = {"Layer", "FreezeRecord", "RunSettings", "Expected", "Targets"}
     assert {given.name for given in GIVEN if given.example is None} == events | data
 
 
+SHOWN = OF_KINDS | {given.name: given.example for given in GIVEN if given.example}
+
+
 def test_every_example_has_a_place_in_the_reference():
-    shown = {given.example for given in GIVEN} - {None}
+    shown = set(SHOWN.values())
     assert {file.stem for file in EXAMPLES.iterdir() if file.suffix == ".py"} == shown
 
 
-@pytest.mark.parametrize("example", sorted(given.example for given in GIVEN if given.example))
-def test_the_examples_of_the_reference_run(example, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("name", "example"), sorted(SHOWN.items()))
+def test_the_examples_of_the_reference_run(name, example, tmp_path, monkeypatch):
     page = (DOCS / "reference.md").read_text()
-    [given] = [given for given in GIVEN if given.example == example]
-    section = page.partition(f"### `{given.name}`\n")[2].partition("\n### ")[0]
+    section = page.partition(f"### `{name}`\n")[2].partition("\n### ")[0]
     code = blocks(section, "python")[-1][1]
     assert "assert " in code
     assert code.strip() in (EXAMPLES / f"{example}.py").read_text()
