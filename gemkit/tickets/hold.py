@@ -3,10 +3,14 @@
 torch calls hooks before and after the step of every optimizer. Before a step, the gradients of
 pruned weights become zero; after it, the weights. Both are one multiplication for all layers,
 whatever their number: of the bits, as integers, because 0 · NaN is not zero.
+
+A model may replace its parameters (`load_state_dict(assign=True)`), and an optimizer its lists, so
+every step compares what they have with what was found before, by identity.
 """
 
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Self, final
 
 import torch
@@ -20,6 +24,7 @@ from torch.optim.optimizer import (
 from gemkit.core.errors import TicketError, some
 from gemkit.core.model_check import check_model, unwrapped
 from gemkit.core.tensors import Tensors, aligned
+from gemkit.training.progress import warn_user
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """The integers with as many bytes as a number."""
@@ -46,12 +51,10 @@ class _Group(NamedTuple):
 
 
 class _Layers:
-    """The masked weights that one optimizer trains."""
+    """Masked weights, with what is needed to mask them at once."""
 
-    def __init__(self, layers: Sequence[_Layer], size: int) -> None:
+    def __init__(self, layers: Sequence[_Layer]) -> None:
         self.layers = layers
-        self.size = size
-        """How many parameters the optimizer had."""
         self._places: list[int] = []
         self._groups: list[_Group] = []
 
@@ -93,6 +96,67 @@ class _Layers:
         return self._groups
 
 
+@dataclass(slots=True)
+class _Place:
+    """A name of a masked weight: the modules on the way to it, and what was found there."""
+
+    modules: list[str]
+    own: str
+    kept: Tensor
+    found: nn.Parameter | None
+    held: nn.Parameter | None
+    """The parameter to mask; another than `found` where that cannot be masked."""
+
+    def look(self, model: nn.Module) -> nn.Parameter | None:
+        """Return the parameter that the model has there now."""
+        module: nn.Module | None = model
+        for name in self.modules:
+            module = module._modules.get(name) if module is not None else None
+        return module._parameters.get(self.own) if module is not None else None
+
+
+class _Places:
+    """The names of masked weights in a model, also the further names of tied weights."""
+
+    def __init__(self, mask: Tensors, model: nn.Module) -> None:
+        matched = _matched(mask, model).values()
+        masks = {id(own): kept for own, kept in matched if not bool(kept.all())}
+        self._model = weakref.ref(model)
+        self._places: list[_Place] = []
+        for name, own in model.named_parameters(remove_duplicate=False):
+            if id(own) in masks:
+                *modules, last = name.split(".")
+                self._places.append(_Place(modules, last, masks[id(own)], own, own))
+
+    def layers(self) -> list[_Layer]:
+        """Return every masked weight once."""
+        held = {
+            id(one.held): _Layer(one.held, one.kept) for one in self._places if one.held is not None
+        }
+        return list(held.values())
+
+    def update(self) -> bool:
+        """Look where the model has other parameters than before; return whether it has."""
+        model = self._model()
+        if model is None or all(one.look(model) is one.found for one in self._places):
+            return False
+        present = {id(own) for own in model.parameters()}
+        lost: list[str] = []
+        for one in self._places:
+            one.found = own = one.look(model)
+            if own is not None and own.shape == one.kept.shape and not hasattr(own, "placements"):
+                one.held = own
+            elif one.held is not None and id(one.held) not in present:  # not under another name
+                one.held = None
+                lost.append(".".join([*one.modules, one.own]))
+        if lost:
+            warn_user(
+                f"{type(model).__name__} has other weights now, which the mask does not fit, so "
+                f"these are no longer held: {some(lost)}"
+            )
+        return True
+
+
 @final
 class Hold:
     """Keeps pruned weights at exactly zero after every optimizer step; see `Ticket.hold`.
@@ -103,15 +167,17 @@ class Hold:
 
     def __init__(self, mask: Tensors, model: nn.Module, optimizer: Optimizer | None = None) -> None:
         self._mask = mask
-        pairs = _matched(mask, check_model(model)).values()
-        self._layers = [layer for layer in pairs if not bool(layer.kept.all())]
-        self._known: weakref.WeakKeyDictionary[Optimizer, _Layers] = weakref.WeakKeyDictionary()
-        if optimizer is not None and not self._trained_by(optimizer):
+        self._places = _Places(mask, check_model(model))
+        self._all = _Layers(self._places.layers())
+        self._known: weakref.WeakKeyDictionary[Optimizer, tuple[list[int], _Layers]] = (
+            weakref.WeakKeyDictionary()
+        )
+        if optimizer is not None and not self._trained_by(_ids(optimizer)).layers:
             raise TicketError(
                 f"this {type(optimizer).__name__} trains none of the weights that the ticket "
                 "masks; make it of the parameters of this model, after the model is moved or cast"
             )
-        _Layers(self._layers, 0).mask_weights_()
+        self._all.mask_weights_()
         self._handles: list[Any] = [
             register_optimizer_step_pre_hook(self._before),
             register_optimizer_step_post_hook(self._after),
@@ -123,12 +189,13 @@ class Hold:
 
     def mask_gradients_(self) -> None:
         """Zero the gradients of pruned weights now, before gradients are clipped by their norm."""
-        _Layers(self._layers, 0).mask_gradients_()
+        self._update()
+        self._all.mask_gradients_()
 
     def mask_(self, model: nn.Module) -> None:
         """Zero the pruned weights of another model, such as an average that was begun before."""
         layers = list(_matched(self._mask, unwrapped(model)).values())
-        _Layers(layers, 0).mask_weights_()
+        _Layers(layers).mask_weights_()
 
     def remove(self) -> None:
         """Let go: later steps may change pruned weights."""
@@ -143,25 +210,34 @@ class Hold:
     def __exit__(self, *exception: object) -> None:
         self.remove()
 
-    def _trained_by(self, optimizer: Optimizer) -> list[_Layer]:
-        own = {id(one) for group in optimizer.param_groups for one in group["params"]}
-        return [layer for layer in self._layers if id(layer.parameter) in own]
+    def _update(self) -> None:
+        """Follow a model that has replaced parameters."""
+        if self._places.update():
+            self._all = _Layers(self._places.layers())
+            self._known.clear()
+
+    def _trained_by(self, ids: list[int]) -> _Layers:
+        """Return the masked weights among the parameters with these ids."""
+        own = set(ids)
+        layers = [layer for layer in self._all.layers if id(layer.parameter) in own]
+        return self._all if len(layers) == len(self._all.layers) else _Layers(layers)
 
     def _layers_of(self, optimizer: Optimizer) -> _Layers:
         """Return the masked weights of an optimizer; clear its memory of pruned ones at first."""
-        size = sum(len(group["params"]) for group in optimizer.param_groups)
-        known = self._known.get(optimizer)
-        if known is None or known.size != size:
-            new = known is None
-            known = self._known[optimizer] = _Layers(self._trained_by(optimizer), size)
-            if known.layers and new:
+        self._update()
+        ids = _ids(optimizer)
+        known, layers = self._known.get(optimizer, (None, self._all))
+        if known != ids:
+            layers = self._trained_by(ids)
+            self._known[optimizer] = ids, layers
+            if layers.layers and known is None:
                 self._handles.append(optimizer.register_load_state_dict_post_hook(self._clear))
             self._clear(optimizer)
-        return known
+        return layers
 
     def _clear(self, optimizer: Optimizer) -> None:
         """Zero what an optimizer remembers of pruned weights."""
-        for parameter, kept in self._trained_by(optimizer):
+        for parameter, kept in self._layers_of(optimizer).layers:
             for value in optimizer.state.get(parameter, {}).values():
                 if isinstance(value, Tensor) and value.shape == parameter.shape:
                     value.masked_fill_(~kept.to(value.device), 0)
@@ -188,6 +264,11 @@ class Hold:
     def _after(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Zero the weights after a step, whatever the optimizer did."""
         self._layers_of(optimizer).mask_weights_()
+
+
+def _ids(optimizer: Optimizer) -> list[int]:
+    """Return the identities of an optimizer's parameters."""
+    return [id(own) for group in optimizer.param_groups for own in group["params"]]
 
 
 def _matched(mask: Tensors, model: nn.Module) -> dict[str, _Layer]:

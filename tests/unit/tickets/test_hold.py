@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import warnings
 import weakref
 
 import pytest
@@ -15,7 +16,7 @@ from torch.optim import optimizer as torch_hooks
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from gemkit import Ticket, prunable_names
-from gemkit.core.errors import TicketError
+from gemkit.core.errors import GemkitWarning, TicketError
 
 IMAGES, LABELS = next(tiny_data().train.batches(32))
 
@@ -301,6 +302,91 @@ def test_a_model_may_change_its_type_later(change):
         train(model, optimizer, dtype=next(model.parameters()).dtype)
         for name, mask in ticket.mask.items():
             assert not model.get_parameter(name).detach()[~mask].any()
+
+
+@pytest.fixture
+def overwriting():
+    """Let casts replace the parameters of a model, as some users of torch do."""
+    torch.__future__.set_overwrite_module_params_on_conversion(True)
+    yield
+    torch.__future__.set_overwrite_module_params_on_conversion(False)
+
+
+REPLACED = {
+    "load_state_dict": lambda m: m.load_state_dict(copy.deepcopy(m.state_dict()), assign=True),
+    "double": lambda m: m.double(),
+    "layer": lambda m: m.__setitem__(0, copy.deepcopy(m[0])),
+    "parameter": lambda m: setattr(m[0], "weight", nn.Parameter(torch.randn_like(m[0].weight))),
+}
+
+
+@pytest.mark.parametrize("replace", REPLACED.values(), ids=REPLACED)
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.usefixtures("overwriting")
+def test_parameters_that_replace_others_are_held(replace, swap):
+    """An optimizer that is made of them masks them, and so does one whose list is exchanged."""
+    model = tiny_net()
+    ticket = ticket_of(model)
+    optimizer = Careless(model.parameters())
+    with ticket.hold(model, optimizer) as hold:
+        train(model, optimizer, 1)
+        old = model[0].weight
+        replace(model)
+        assert model[0].weight is not old
+        if swap:
+            optimizer.param_groups[0]["params"][:] = list(model.parameters())
+        else:
+            optimizer = Careless(model.parameters())
+        dtype = model[0].weight.dtype
+        F.cross_entropy(model(IMAGES.to(dtype)), LABELS).backward()
+        hold.mask_gradients_()
+        assert not model[0].weight.grad[~ticket.mask["0.weight"]].any()
+        train(model, optimizer, 2, dtype=dtype)
+        assert_held(ticket, model.float())
+
+
+def test_names_of_a_tied_weight_are_held_apart_where_it_is_untied():
+    model = Tied()
+    ticket = ticket_of(model)
+    with ticket.hold(model):
+        state = {name: own.clone() for name, own in model.state_dict().items()}
+        model.load_state_dict(state, assign=True)
+        assert model.two.weight is not model.one.weight
+        train(model, Careless(model.parameters()))
+        assert_held(ticket, model)
+        assert not model.two.weight.detach()[~ticket.mask["one.weight"]].any()
+
+
+def test_an_optimizer_whose_list_is_exchanged_is_followed():
+    """Cached lists are those of its parameters, not of their number."""
+    model = tiny_net()
+    ticket = ticket_of(model)
+    weights = [model.get_parameter(name) for name in ticket.mask]
+    others = [nn.Parameter(torch.ones(1)) for _ in weights]
+    for own in others:
+        own.grad = torch.ones(1)
+    optimizer = Careless(others)
+    with ticket.hold(model):
+        optimizer.step()
+        optimizer.param_groups[0]["params"][:] = weights
+        train(model, optimizer)
+        assert_held(ticket, model)
+
+
+def test_layers_that_no_longer_fit_are_named_once():
+    model = tiny_net()
+    ticket = ticket_of(model)
+    with ticket.hold(model):
+        nn.utils.parametrizations.spectral_norm(model[0])  # the parameter moves to another name
+        model[8] = nn.Linear(model[8].in_features, 5)
+        optimizer = Careless(model.parameters())
+        with pytest.warns(GemkitWarning, match=r"no longer held: '8.weight'$"):
+            train(model, optimizer, 1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            train(model, optimizer, 1)
+        own = model[0].parametrizations.weight.original.detach()
+        assert not own[~ticket.mask["0.weight"]].any()
 
 
 def test_wrapped_models_are_held(tmp_path):
