@@ -172,6 +172,7 @@ class Hold:
         self._known: weakref.WeakKeyDictionary[Optimizer, tuple[list[int], _Layers]] = (
             weakref.WeakKeyDictionary()
         )
+        self._hooked: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         if optimizer is not None and not self._trained_by(_ids(optimizer)).layers:
             raise TicketError(
                 f"this {type(optimizer).__name__} trains none of the weights that the ticket "
@@ -230,7 +231,8 @@ class Hold:
         if known != ids:
             layers = self._trained_by(ids)
             self._known[optimizer] = ids, layers
-            if layers.layers and known is None:
+            if layers.layers and optimizer not in self._hooked:
+                self._hooked.add(optimizer)
                 self._handles.append(optimizer.register_load_state_dict_post_hook(self._clear))
             self._clear(optimizer)
         return layers

@@ -17,6 +17,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from gemkit import Ticket, prunable_names
 from gemkit.core.errors import GemkitWarning, TicketError
+from gemkit.core.tensors import aligned
+from gemkit.tickets import hold as hold_module
 
 IMAGES, LABELS = next(tiny_data().train.batches(32))
 
@@ -190,6 +192,22 @@ def test_gradients_may_accumulate_and_be_clipped():
         assert_held(ticket, model)
 
 
+def test_masks_are_made_once_for_gradients_and_steps(monkeypatch):
+    model = tiny_net()
+    made = []
+    monkeypatch.setattr(
+        hold_module, "aligned", lambda mask, own: made.append(mask) or aligned(mask, own)
+    )
+    ticket = ticket_of(model)
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    with ticket.hold(model, optimizer) as hold:
+        for _ in range(2):
+            F.cross_entropy(model(IMAGES), LABELS).backward()
+            hold.mask_gradients_()
+            optimizer.step()
+    assert len(made) == len(ticket.mask)
+
+
 def test_a_gradient_scaler_may_skip_steps():
     model = tiny_net()
     ticket = ticket_of(model)
@@ -267,6 +285,29 @@ def test_a_loaded_optimizer_forgets_pruned_weights():
             momentum = optimizer.state[model.get_parameter(name)]["momentum_buffer"]
             assert not momentum[~mask].any()
             assert momentum[mask].any()
+
+
+def test_an_optimizer_that_gets_masked_weights_later_forgets_them_once_loaded():
+    model = tiny_net()
+    ticket = ticket_of(model)
+    reference = OPTIMIZERS["sgd"](model.parameters())
+    train(model, reference)
+    saved = copy.deepcopy(reference.state_dict())
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1, momentum=0.9)
+    with ticket.hold(model):
+        optimizer.step()
+        optimizer.param_groups.clear()
+        optimizer.add_param_group({"params": list(model.parameters())})
+        train(model, optimizer, 1)
+        assert len(optimizer._optimizer_load_state_dict_post_hooks) == 1
+        model.load_state_dict(copy.deepcopy(model.state_dict()), assign=True)
+        optimizer.param_groups[0]["params"][:] = model.parameters()
+        train(model, optimizer, 1)
+        assert len(optimizer._optimizer_load_state_dict_post_hooks) == 1
+        optimizer.load_state_dict(saved)
+        for name, mask in ticket.mask.items():
+            assert not optimizer.state[model.get_parameter(name)]["momentum_buffer"][~mask].any()
+    assert not optimizer._optimizer_load_state_dict_post_hooks
 
 
 class Tied(nn.Module):
