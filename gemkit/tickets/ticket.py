@@ -135,8 +135,15 @@ class Ticket:
         block.
         """
         if weights:
-            self.apply(model)
-        return Hold(self.mask, unwrapped(model), optimizer)
+            self.check_fit(model)
+        held = Hold(self.mask, unwrapped(model), optimizer)  # refuses before anything is written
+        if weights:
+            try:
+                self.apply(model)
+            except BaseException:
+                held.remove()
+                raise
+        return held
 
     @classmethod
     def from_masks(

@@ -501,6 +501,21 @@ def test_other_optimizers_of_the_process_are_left_alone():
         assert other[0].weight.all()
 
 
+def test_a_refused_hold_changes_nothing():
+    model, before = tiny_net(), hooks()
+    with torch.no_grad():
+        for own in model.parameters():
+            own.fill_(7)
+    ticket = ticket_of(tiny_net())
+    with pytest.raises(TicketError, match="trains none of the weights"):
+        ticket.hold(model, OPTIMIZERS["sgd"](tiny_net().parameters()))
+    assert all(bool((own == 7).all()) for own in model.parameters())
+    model.register_load_state_dict_pre_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        ticket.hold(model)
+    assert hooks() == before
+
+
 def test_an_optimizer_of_another_model_is_refused():
     model, before = tiny_net(), hooks()
     with pytest.raises(TicketError, match="this SGD trains none of the weights that the ticket"):
