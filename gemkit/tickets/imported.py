@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from gemkit.core.errors import TicketError, did_you_mean, some
@@ -15,9 +16,11 @@ from gemkit.core.prunable import (
     prunable_names,
     refuse_recomputed,
 )
+from gemkit.core.tensor_file import explain
 from gemkit.core.tensors import Tensors, kept, total
 from gemkit.tickets.apply import ties_of
 from gemkit.tickets.info import TicketInfo
+from gemkit.training.progress import warn_user
 
 _ORIGINAL, _MASK = "_orig", "_mask"
 """How `torch.nn.utils.prune` names the weight and the mask of a parameter."""
@@ -25,6 +28,10 @@ _ORIGINAL, _MASK = "_orig", "_mask"
 
 def external_masks(model: nn.Module, masks: Mapping[str, Tensor]) -> Tensors:
     """Return these masks as booleans, in module order, a tied weight under its first name."""
+    if not isinstance(masks, Mapping):
+        raise TicketError(
+            f"masks must be a dict of tensors by parameter name, not {type(masks).__name__}"
+        )
     known = prunable_names(model, kinds=(*KINDS, *ON_REQUEST), frozen=True)
     names = {id(model.get_parameter(name)): name for name in known}
     parameters = dict(model.named_parameters(remove_duplicate=False))
@@ -65,8 +72,12 @@ def _boolean(name: str, mask: object, parameter: Tensor) -> Tensor:
 
 
 def pruned_masks(model: nn.Module) -> tuple[Tensors, Tensors]:
-    """Return the masks of a pruned model, and its state without their reparametrization."""
+    """Return the masks of a pruned model, and its state without their reparametrization.
+
+    Where a layer has a mask of `torch.nn.utils.prune`, zeros of other layers are values like any.
+    """
     masks: Tensors = {}
+    given = any(own + _MASK in layer._buffers for _, layer, own in candidates(model))
     seen: set[int] = set()
     for name, layer, own in candidates(model):
         weight, mask = layer._parameters.get(own), layer._buffers.get(own + _MASK)
@@ -79,12 +90,16 @@ def pruned_masks(model: nn.Module) -> tuple[Tensors, Tensors]:
         if mask is not None:
             masks[name] = mask.detach() != 0
         elif weight is not None and kind_of(layer) in KINDS:  # embeddings have zeros for padding
-            masks[name] = weight.detach() != 0
+            masks[name] = (
+                torch.ones_like(weight, dtype=torch.bool) if given else weight.detach() != 0
+            )
     if kept(masks) == total(masks):
-        raise TicketError(
-            f"{type(model).__name__} is not pruned: its weights have no zeros, and no masks of "
-            "torch.nn.utils.prune"
+        words = (
+            "its masks of torch.nn.utils.prune keep every weight"
+            if given
+            else "its weights have no zeros, and no masks of torch.nn.utils.prune"
         )
+        raise TicketError(f"{type(model).__name__} is not pruned: {words}")
     return masks, _plain_state(model)
 
 
@@ -111,27 +126,36 @@ def imported_info(
     masks: Tensors,
     state: Tensors,
     name: str,
-    shape: tuple[int, int, int] | None,
+    shape: tuple[int, ...] | None,
     classes: int | None,
     trained: bool,
 ) -> TicketInfo:
-    """Describe a ticket that no search of gemkit found."""
+    """Describe a ticket that no search of gemkit found; warn of layers that keep no weight."""
     if not total(masks) or not kept(masks):
         words = "keep no weight" if masks else "are empty"
         raise TicketError(f"the masks {words}: {some(list(masks), 3)}; a ticket keeps some weights")
-    return TicketInfo(
-        pruner=name,
-        recipe=None,
-        model=None,
-        dataset=None,
-        shape=shape,
-        classes=classes,
-        density_target=kept(masks) / total(masks),
-        seed=0,
-        epochs=0,
-        stage="finetuned" if trained else "found",
-        versions={"gemkit": version("gemkit"), "torch": torch.__version__},
-        history=[],
-        prune_frozen=any(not state[one].requires_grad for one in masks),
-        tied=ties_of(state),
-    )
+    try:
+        info = TicketInfo(
+            pruner=name,
+            recipe=None,
+            model=None,
+            dataset=None,
+            shape=shape,
+            classes=classes,
+            density_target=kept(masks) / total(masks),
+            seed=0,
+            epochs=0,
+            stage="finetuned" if trained else "found",
+            versions={"gemkit": version("gemkit"), "torch": torch.__version__},
+            history=[],
+            prune_frozen=any(not state[one].requires_grad for one in masks),
+            tied=ties_of(state),
+        )
+    except ValidationError as error:
+        raise TicketError(
+            f"no ticket can record this ({explain(error).replace('pruner:', 'name:')}); give a "
+            "name of some characters, a shape such as (3, 32, 32), and the number of classes"
+        ) from error
+    if empty := [one for one, mask in masks.items() if not bool(mask.any())]:
+        warn_user(f"the masks keep no weight of {some(empty)}; they output nothing but their bias")
+    return info

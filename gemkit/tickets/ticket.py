@@ -152,7 +152,7 @@ class Ticket:
         masks: Tensors,
         *,
         name: str = "imported",
-        shape: tuple[int, int, int] | None = None,
+        shape: tuple[int, ...] | None = None,
         classes: int | None = None,
         trained: bool = False,
     ) -> Ticket:
@@ -178,14 +178,14 @@ class Ticket:
         model: nn.Module,
         *,
         name: str = "imported",
-        shape: tuple[int, int, int] | None = None,
+        shape: tuple[int, ...] | None = None,
         classes: int | None = None,
         trained: bool = False,
     ) -> Ticket:
         """Make a ticket of a pruned model: of its zeros, or the masks of `torch.nn.utils.prune`.
 
-        The other arguments are those of `from_masks`. The ticket is for the network without the
-        reparametrization of `torch.nn.utils.prune`.
+        Where one layer has such a mask, those without one are not pruned. The other arguments are
+        those of `from_masks`. The ticket is for the network without the reparametrization.
         """
         found, state = pruned_masks(check_model(model))
         return cls(found, state, imported_info(found, state, name, shape, classes, trained))

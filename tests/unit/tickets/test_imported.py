@@ -1,5 +1,7 @@
 """Masks from elsewhere: checked, compacted, benchmarked and saved like tickets of a search."""
 
+import warnings
+
 import pytest
 import torch
 from cli_runs import answer, commands_in
@@ -10,7 +12,7 @@ from torch.nn.utils import prune
 import gemkit
 from gemkit import Ticket, load_plugins, prunable_names
 from gemkit.compaction import compact, difference
-from gemkit.core.errors import GemkitError, TicketError
+from gemkit.core.errors import GemkitError, GemkitWarning, TicketError
 from gemkit.models.weights import load_weights
 
 SHAPE = (2, 6, 6)
@@ -69,6 +71,52 @@ def test_what_is_no_mask_is_refused(change, words):
         Ticket.from_masks(model, change(random_masks(model)))
 
 
+FACTS = {
+    "a list": ({"shape": [3, 32, 32]}, r"\(shape: Input should be a valid tuple\)"),
+    "no classes": ({"classes": 0}, r"\(classes: Input should be greater than"),
+    "a long name": ({"name": "x" * 513}, r"\(name: String should have at most"),
+    "a number": ({"name": 3}, r"\(name: Input should be a valid string\)"),
+}
+
+
+@pytest.mark.parametrize(("facts", "words"), FACTS.values(), ids=FACTS)
+def test_facts_that_no_ticket_can_record_are_refused(facts, words):
+    model = tiny_net()
+    masks = random_masks(model)
+    with pytest.raises(TicketError, match=words) as refused:
+        Ticket.from_masks(model, masks, **facts)
+    assert "\n" not in str(refused.value)
+    prune.l1_unstructured(model[0], "weight", amount=0.5)
+    with pytest.raises(TicketError, match=words):
+        Ticket.from_pruned(model, **facts)
+
+
+@pytest.mark.parametrize("masks", [None, [torch.ones(3)], "0.weight"])
+def test_masks_have_names(masks):
+    with pytest.raises(TicketError, match="masks must be a dict of tensors by parameter name, not"):
+        Ticket.from_masks(tiny_net(), masks)
+
+
+@pytest.mark.parametrize("shape", [(16,), (3, 16), (1, 4, 4, 4)])
+def test_inputs_may_have_any_shape(shape):
+    model = tiny_net()
+    ticket = Ticket.from_masks(model, random_masks(model), shape=shape)
+    assert ticket.info.shape == shape
+
+
+def test_layers_that_keep_no_weight_are_named():
+    model = tiny_net()
+    masks = random_masks(model)
+    masks["3.weight"] &= False
+    with pytest.warns(GemkitWarning, match=r"keep no weight of '3.weight'; they output") as seen:
+        ticket = Ticket.from_masks(model, masks)
+    assert seen[0].filename == __file__
+    assert not ticket.mask["3.weight"].any()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Ticket.from_masks(model, random_masks(model))
+
+
 def test_a_tied_weight_has_one_mask():
     model = nn.Sequential(nn.Flatten(), nn.Linear(72, 72), nn.Linear(72, 72), nn.Linear(72, 3))
     model[2].weight = model[1].weight
@@ -125,6 +173,20 @@ def test_the_masks_of_torch_prune_are_read():
     assert set(ticket.state) == set(plain.state_dict())
     images = torch.randn(2, *SHAPE)
     assert torch.equal(ticket.apply(plain).eval()(images), model.eval()(images))
+
+
+def test_zeros_beside_the_masks_of_torch_prune_are_values():
+    """A layer may start at zero, as the last one of a residual branch does."""
+    model = tiny_net()
+    nn.init.zeros_(model[3].weight)
+    prune.l1_unstructured(model[0], "weight", amount=0.5)
+    ticket = Ticket.from_pruned(model)
+    assert ticket.mask["3.weight"].all()
+    assert not ticket.mask["0.weight"].all()
+    prune.remove(model[0], "weight")
+    prune.identity(model[0], "weight")
+    with pytest.raises(TicketError, match=r"its masks of torch.nn.utils.prune keep every weight"):
+        Ticket.from_pruned(model)
 
 
 def test_a_model_that_is_not_pruned_is_refused():
