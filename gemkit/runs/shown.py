@@ -2,10 +2,9 @@
 
 from contextlib import AbstractContextManager
 
-from gemkit.core.events import Collapsed, Event, Noted
 from gemkit.runs.progress import Progress
 from gemkit.training.loop import Listener
-from gemkit.training.progress import shown, warn_user
+from gemkit.training.progress import shown, warn_of, warn_user
 
 
 class Shown(Progress):
@@ -24,12 +23,7 @@ class Shown(Progress):
 
     def controls(self) -> Listener:
         """Issue warnings alone, since checks have many phases."""
-        return _warn
-
-
-def _warn(event: Event) -> None:
-    if isinstance(event, Collapsed | Noted):
-        warn_user(event.message)
+        return warn_of
 
 
 def chosen(progress: Progress | bool) -> Progress:

@@ -35,13 +35,13 @@ def shown(progress: bool = True) -> Iterator[Listener]:
     """
     console = Console(stderr=True, highlight=False, markup=False, emoji=False)
     if not progress or _OPEN or not _is_seen(console):
-        yield _warn
+        yield warn_of
         return
     with columns(console) as bars:
         _OPEN.append(bars)
         show = Bars(bars)
         try:
-            yield lambda event: (_warn if isinstance(event, Collapsed | Noted) else show)(event)
+            yield lambda event: (warn_of if isinstance(event, Collapsed | Noted) else show)(event)
         finally:
             _OPEN.pop()
 
@@ -55,7 +55,7 @@ def _is_seen(console: Console) -> bool:
     return sys.stderr.isatty() and not console.is_dumb_terminal
 
 
-def _warn(event: Event) -> None:
+def warn_of(event: Event) -> None:
     """Issue what an event warns of as a Python warning."""
     if isinstance(event, Collapsed | Noted):
         warn_user(event.message)

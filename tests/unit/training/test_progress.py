@@ -12,6 +12,7 @@ from tiny import CPU, PLAN, tiny_data, tiny_net
 import gemkit
 from gemkit import GemkitWarning, RunConfig
 from gemkit.core.events import EpochEnded, Noted, PhaseStarted
+from gemkit.runs.shown import Shown
 from gemkit.training import progress
 from gemkit.training.progress import shown
 
@@ -130,3 +131,11 @@ def test_a_run_shows_bars_and_can_be_silenced(tmp_path, monkeypatch):
     assert terminal.getvalue() == ""
     gemkit.run(config, tmp_path / "shown")
     assert "fine-tune" in terminal.getvalue()
+
+
+def test_the_controls_of_checks_only_warn(capsys):
+    hear = Shown().controls()
+    hear(PhaseStarted("search", epochs=1, steps=1))
+    with pytest.warns(GemkitWarning, match="mind the gap"):
+        hear(Noted("mind the gap"))
+    assert capsys.readouterr() == ("", "")
