@@ -116,7 +116,7 @@ class Trainer:
     def _dense(self, images: Tensor) -> Tensor:
         """Compute what the dense network computes, in the precision of the training pass."""
         with self.fabric.autocast():
-            return self.net.now.dense(images).to(images.dtype)
+            return self.net.now.dense(images).to(self._dtype)
 
     def _update(self) -> None:
         """Take a step, unless scaled gradients have overflown."""

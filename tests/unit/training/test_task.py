@@ -347,6 +347,18 @@ class Reader(nn.Module):
         return self.head(self.table(tokens).flatten(1))
 
 
+def tokens_data():
+    tokens = torch.randint(0, 9, (20, 4), generator=generator(0, "tokens"))
+    pair = (tokens, torch.arange(20) % 2)
+    return Data.of_tensors(train=pair, test=pair)
+
+
+def test_tokens_are_compared_with_the_dense_network():
+    recipe = REGISTRY.recipe("edge_popup", parts={"objective": "kl"})
+    how = {"density": 0.7, "plan": PLAN, "runtime": CPU, "on_collapse": "warn"}
+    assert search(recipe, nn.Sequential(Reader()), tokens_data(), **how).info.shape == (4,)
+
+
 @pytest.mark.parametrize(
     ("inputs", "network"),
     [
