@@ -31,13 +31,18 @@ class Metric(NamedTuple):
             return outputs, targets
         targets = matched(targets, outputs)
         if self.targets == "labels":
-            return outputs.flatten(1), targets.flatten(1).long()
+            # torchmetrics would take logits between 0 and 1 for probabilities
+            chances, rows = outputs.sigmoid(), len(outputs)
+            return chances.reshape(rows, -1), (targets >= 0.5).long().reshape(rows, -1)
         if self.name == "r2" and outputs[:1].numel() > 1:
             return outputs.flatten(1), targets.flatten(1)
         return outputs.flatten(), targets.flatten()
 
     def margin(self, fraction: float, typical: float) -> float:
-        """Return the smallest difference that counts: of any other scale, a part of a value."""
+        """Return the smallest difference that counts.
+
+        It is relative to the tickets' mean, if the metric is not a share.
+        """
         return fraction if self.share else fraction * abs(typical)
 
     def worse_by(self, value: float, than: float) -> float:

@@ -163,7 +163,8 @@ def test_a_typed_objective_is_that_of_all_phases(command):
     for folder, words in {"usual": (), "all": smooth}.items():
         done = command("run", *TINY, "--out", folder, "--on-collapse", "warn", *words)
         assert done.exit_code == 0, done.stderr
-    assert config_in("all")["objective"] == {"name": "cross_entropy", "smoothing": 0.3}
+    written = {"name": "cross_entropy", "weight": 1.0, "smoothing": 0.3}
+    assert config_in("all")["objective"] == written
     assert "objective" not in config_in("all")["recipe"]
     assert "objective" not in config_in("usual")
     fields_alone = command("run", *TINY, "--out", "fields", "--on-collapse", "warn", *smooth[2:])

@@ -179,7 +179,7 @@ def test_fine_tuning_minimizes_the_objective():
         for objective in (None, smooth)
     )
     assert plain.digest() != other.digest()
-    assert other.info.objective == smooth
+    assert other.info.objective == {**smooth, "weight": 1.0}
     assert plain.info.objective is None
 
 
@@ -254,6 +254,32 @@ def test_metrics_are_what_their_definitions_say(metric):
         ),
     }[metric]()
     assert counted(data, metric) == pytest.approx(float(expected), rel=1e-4, abs=1e-6)
+
+
+def test_small_logits_are_logits():
+    """torchmetrics takes a batch between 0 and 1 for probabilities, and 0.2 for a no."""
+    metric = METRICS["multilabel_accuracy"]
+    meter = metric.make(2)
+    meter.update(*metric.prepared(torch.tensor([[0.2, 0.3]]), torch.ones(1, 2)))
+    assert meter.compute() == 1
+
+
+def test_a_share_of_a_label_counts_from_one_half():
+    metric = METRICS["multilabel_accuracy"]
+    _, targets = metric.prepared(torch.zeros(1, 4), torch.tensor([[0.0, 0.4, 0.5, 0.9]]))
+    assert targets.tolist() == [[0, 0, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    "metric", [name for name, own in METRICS.items() if own.targets == "labels"]
+)
+def test_one_label_needs_no_dimension_of_its_own(metric):
+    rows = torch.randn(20, 4, generator=generator(0, "rows"))
+    pair = (rows, (rows[:, 0] > 0).float())
+    data = Data.of_tensors(train=pair, test=pair)
+    column = nn.Linear(4, 1)
+    line = nn.Sequential(column, nn.Flatten(0))
+    assert counted(data, metric, line) == counted(data, metric, column)
 
 
 def test_the_loss_is_a_metric_of_every_objective():
