@@ -65,8 +65,11 @@ class FunctionObjective(Objective):
     function: Callable[..., Any] = Field(description="returns the loss of outputs and targets")
 
     def loss(self, outputs: Tensor, batch: Batch, now: Now) -> Tensor:
-        """Call the function, and refuse anything but a scalar tensor."""
-        loss = self.function(outputs, batch[1])
+        """Call the function, and refuse anything but a scalar tensor.
+
+        Real targets have the shape of the outputs, if only dimensions of size 1 differ.
+        """
+        loss = self.function(outputs, _aligned(batch[1], outputs))
         if isinstance(loss, Tensor) and loss.ndim == 0:
             return loss
         what = f"shape {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
@@ -78,6 +81,14 @@ class FunctionObjective(Objective):
     @field_serializer("function", when_used="json")
     def _as_text(self, function: Callable[..., Any]) -> str:
         return text_of(function)
+
+
+def _aligned(targets: Tensor, outputs: Tensor) -> Tensor:
+    """Return real targets in the shape of the outputs, if only dimensions of size 1 differ."""
+    real = isinstance(targets, Tensor) and targets.is_floating_point()
+    if not real or _lengths(targets.shape) != _lengths(outputs.shape):
+        return targets
+    return targets.reshape(outputs.shape)
 
 
 def matched(targets: Tensor, outputs: Tensor) -> Tensor:

@@ -32,8 +32,8 @@ class Metric(NamedTuple):
         targets = matched(targets, outputs)
         if self.targets == "labels":
             # torchmetrics would take logits between 0 and 1 for probabilities
-            chances, rows = outputs.sigmoid(), len(outputs)
-            return chances.reshape(rows, -1), (targets >= 0.5).long().reshape(rows, -1)
+            chances, labels = outputs.sigmoid(), (targets >= 0.5).long()
+            return chances[:, None].flatten(1), labels[:, None].flatten(1)
         if self.name == "r2" and outputs[:1].numel() > 1:
             return outputs.flatten(1), targets.flatten(1)
         return outputs.flatten(), targets.flatten()

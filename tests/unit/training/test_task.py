@@ -69,6 +69,23 @@ def test_targets_are_never_broadcast():
         MeanSquaredError().loss(torch.zeros(4, 3), (outputs, torch.zeros(4)), Now())
 
 
+def test_a_function_gets_real_targets_in_the_shape_of_the_outputs():
+    """[4] against [4, 1] would compare every output with every target."""
+    shapes = []
+
+    def seen(outputs, targets):
+        shapes.append(tuple(targets.shape))
+        return squared(outputs, targets) if targets.is_floating_point() else outputs.sum()
+
+    targets = torch.arange(4.0)
+    loss = FunctionObjective(function=seen).loss
+    assert loss(targets[:, None], (None, targets), Now()) == 0
+    assert loss(targets, (None, targets[:, None]), Now()) == 0
+    loss(torch.zeros(4, 3), (None, targets.long()), Now())
+    loss(torch.zeros(4, 1), (None, targets.long()), Now())
+    assert shapes == [(4, 1), (4,), (4,), (4,)], "numbers of classes stay as they are"
+
+
 def test_a_function_must_return_one_number():
     per_sample = FunctionObjective(function=lambda outputs, targets: outputs.sum(1))
     with pytest.raises(TrainingError, match=r"returns shape \[4\]; it must return a tensor"):
@@ -268,6 +285,8 @@ def test_a_share_of_a_label_counts_from_one_half():
     metric = METRICS["multilabel_accuracy"]
     _, targets = metric.prepared(torch.zeros(1, 4), torch.tensor([[0.0, 0.4, 0.5, 0.9]]))
     assert targets.tolist() == [[0, 0, 1, 1]]
+    outputs, targets = metric.prepared(torch.zeros(0, 4), torch.zeros(0, 4))
+    assert outputs.shape == targets.shape == (0, 4), "the share of a process may be empty"
 
 
 @pytest.mark.parametrize(
