@@ -86,6 +86,11 @@ class Task:
                     f"{found}: choose an objective for them, such as 'mse' for values or 'binary' "
                     "for several labels, or give the number of every sample's class as int64"
                 )
+            if part.targets == "values" and data.classes is not None:
+                raise DataError(
+                    f"{kind} '{part.name}' is for values, and the targets of '{data.name}' are the "
+                    "numbers of classes: give float targets, or choose an objective for classes"
+                )
 
     def loss_of(self, model: nn.Module) -> Callable[[Tensor, Batch], Tensor]:
         """Return the loss of a network outside training, with an objective's first state."""

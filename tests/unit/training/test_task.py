@@ -339,6 +339,8 @@ def test_accuracy_is_not_what_another_metric_is():
 # --- mistakes ------------------------------------------------------------------------------------
 
 VALUES, LABELS, CLASSES = (tiny_data(targets=kind) for kind in ("values", "labels", "classes"))
+PAIR = (torch.zeros(8, *CLASSES.shape), torch.zeros(8))
+SINGLE = Data.of_tensors(train=PAIR, test=PAIR)
 MISTAKES = {
     "no classes": (VALUES, {}, DataError, "objective 'cross_entropy' is for classes.*'mse'"),
     "unknown": (VALUES, {"objective": "mes"}, Exception, "unknown objective 'mes'; did you mean"),
@@ -346,7 +348,19 @@ MISTAKES = {
     "metric": (VALUES, {"objective": "mse", "metric": "f2"}, OptionError, "no metric 'f2'.*, r2$"),
     "misfit": (CLASSES, {"metric": "r2"}, OptionError, "'r2' is for values.* are classes"),
     "dense": (CLASSES, {"objective": "kl"}, OptionError, "only a search can minimize it"),
-    "shape": (CLASSES, {"objective": "mse"}, DataError, r"the train split.*shape \[\].*\[3\]"),
+    "classes": (
+        CLASSES,
+        {"objective": "mse"},
+        DataError,
+        "'mse' is for values.* give float targets",
+    ),
+    "values": (
+        CLASSES,
+        {"objective": squared, "metric": "r2"},
+        DataError,
+        "metric 'r2' is for values",
+    ),
+    "shape": (SINGLE, {"objective": "mse"}, DataError, r"the train split.*shape \[\].*\[3\]"),
     "no shares": (VALUES, {"objective": "binary"}, DataError, "must be 0 or 1"),
     "function": (
         VALUES,
