@@ -17,7 +17,7 @@ from gemkit.core.model_check import check_model, try_outputs
 from gemkit.core.probe import Batch, Probe
 from gemkit.core.prunable import prunable_names
 from gemkit.core.selection import keep_top
-from gemkit.core.tensors import Tensors, as_input, generator, parameters_of
+from gemkit.core.tensors import Tensors, as_input, generator, is_index, parameters_of
 from gemkit.data.source import Data
 from gemkit.parts.allocation import Allocation
 from gemkit.parts.recipe import Recipe
@@ -253,6 +253,7 @@ def importance(
         density=_fraction(density),
         objective=task.loss_of(model),
         classes=labels,
+        indices=any(is_index(inputs) for inputs, _ in batches),
     )
     return _in_format_of(weights, measure(scores, probe))
 

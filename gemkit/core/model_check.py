@@ -120,12 +120,20 @@ def allocate_buffers_(model: nn.Module) -> None:
 
 
 @torch.no_grad()
-def try_outputs(model: nn.Module, inputs: Tensor, *, training: bool) -> Tensor:
+def try_outputs(
+    model: nn.Module,
+    inputs: Tensor,
+    *,
+    training: bool,
+    title: str | None = None,
+    way_out: str = f"give data of the size it was built for, or {_WRAP_IT}",
+) -> Tensor:
     """Call a model with a few inputs; refuse one that takes or returns something else.
 
-    Modes, buffers and random generators are as before afterwards.
+    Modes, buffers and random generators are as before afterwards. `title` is the model's name in
+    messages, and `way_out` what to do about inputs that it cannot take.
     """
-    title, size = type(model).__name__, " × ".join(str(size) for size in inputs.shape[1:])
+    title, size = title or type(model).__name__, " × ".join(map(str, inputs.shape[1:]))
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     devices = [inputs.device] if inputs.device.type == "cuda" else []
     try:
@@ -133,8 +141,7 @@ def try_outputs(model: nn.Module, inputs: Tensor, *, training: bool) -> Tensor:
             outputs: object = call_with(model, buffers, inputs)
     except Exception as error:  # a forward pass may raise anything
         raise ModelError(
-            f"{title} cannot take a batch of inputs of {size} ({describe_error(error)}); give data "
-            f"of the size it was built for, or {_WRAP_IT}"
+            f"{title} cannot take a batch of inputs of {size} ({describe_error(error)}); {way_out}"
         ) from error
     if not isinstance(outputs, Tensor):
         when = "in training" if training else "in evaluation"

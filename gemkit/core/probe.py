@@ -45,6 +45,7 @@ class Probe:
     empty unless they are learned. `density` is what the freeze that asks will keep, for the few
     scores that depend on it, and `turn` counts the freezes before it. `objective` is the loss of
     outputs and a batch that the run minimizes, and `classes` tells whether targets are classes.
+    `indices` tells whether inputs are indices, such as tokens.
     """
 
     model: nn.Module
@@ -58,6 +59,7 @@ class Probe:
     turn: int = 0
     objective: Callable[[Tensor, Batch], Tensor] = cross_entropy
     classes: bool = True
+    indices: bool = False
 
     def leaves(self, *, rest: bool = False) -> Tensors:
         """Copy the weights to differentiate by them, in single precision at least.

@@ -37,6 +37,11 @@ class Synflow(MeasuredScores):
             raise ImportanceError(
                 "SynFlow uses no data but the shape of an input: give it one batch to see that"
             )
+        if probe.indices:
+            raise ImportanceError(
+                "SynFlow passes an input of ones through the network, and these inputs are indices "
+                "such as tokens, which have no size; use other scores, such as 'snip' or 'magnitude'"
+            )
         # Apple's GPUs have no double precision.
         device = torch.device("cpu") if _device(probe).type == "mps" else _device(probe)
         state = {

@@ -5,13 +5,11 @@ from typing import Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import nn
 
-from gemkit.core.errors import ModelError, describe_error
-from gemkit.core.model_check import check_model
-from gemkit.core.probe import in_mode
+from gemkit.core.errors import ModelError
+from gemkit.core.model_check import check_model, try_outputs
 from gemkit.core.prunable import WEIGHTED, prunable_names
-from gemkit.core.tensors import call_with
 from gemkit.core.text import number_of
 from gemkit.models.blocks import Shape
 from gemkit.models.part import ModelPart
@@ -88,32 +86,31 @@ def strip_norms_(model: nn.Module) -> None:
             module.weight = module.bias = None  # type: ignore[assignment]
 
 
-@torch.no_grad()
 def check_forward(model: nn.Module, title: str, shape: Shape, classes: int) -> None:
-    """Pass two zero images through the network in training mode and check the output's shape."""
-    size = format_shape(shape)
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    inputs = torch.zeros(2, *shape).to(next(model.parameters()))
-    try:
-        with in_mode(model, training=True):
-            output: object = call_with(model, buffers, inputs)
-    except Exception as error:  # an external forward pass may raise anything
+    """Pass two inputs of zeros through the network in training mode, and check its outputs.
+
+    They are values, or tokens where the network takes no values. Which of them the data are is
+    checked before training.
+    """
+    like, failed = next(model.parameters()), []
+    way_out = "choose larger inputs or another network"
+    for dtype in (like.dtype, torch.int64):
+        inputs = torch.zeros(2, *shape, dtype=dtype, device=like.device)
+        try:
+            outputs = try_outputs(model, inputs, training=True, title=title, way_out=way_out)
+            break
+        except ModelError as error:
+            failed.append(error)
+    else:
+        raise failed[0]
+    if outputs.shape != (2, classes):
         raise ModelError(
-            f"{title} cannot take images of {size}: {describe_error(error)}; "
-            "choose larger images or another network"
-        ) from error
-    if not isinstance(output, Tensor):
-        raise ModelError(
-            f"{title} returns a value of type {type(output).__name__} in training; gemkit needs "
-            "one tensor of logits"
-        )
-    if output.shape != (2, classes):
-        raise ModelError(
-            f"{title} returns a tensor of shape {tuple(output.shape)} for two images of {size}; "
-            f"gemkit needs logits for {number_of(classes, 'class', 'classes')}: (2, {classes})"
+            f"{title} returns a tensor of shape {tuple(outputs.shape)} for two inputs of "
+            f"{format_shape(shape)}; gemkit needs logits for "
+            f"{number_of(classes, 'class', 'classes')}: (2, {classes})"
         )
 
 
 def format_shape(shape: Shape) -> str:
-    """Format the shape of an image, as in 3 × 32 × 32."""
+    """Format the shape of an input, as in 3 × 32 × 32."""
     return " × ".join(str(size) for size in shape)

@@ -236,6 +236,7 @@ class Freezer:
             turn=len(self.history),
             objective=self.phase.task.loss_of(self.net.model),
             classes=self.phase.task.has_classes(self.phase.data),
+            indices=self.phase.data.indices,
         )
         importance = measure(scores, probe)
         if self.phase.fabric.world_size > 1:  # a GPU may compute other last bits than another

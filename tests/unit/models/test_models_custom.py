@@ -39,6 +39,15 @@ class Whole(nn.Module):
         return self.inner(x)
 
 
+class Reader(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.table, self.head = nn.Embedding(9, 8), nn.Linear(8, classes)
+
+    def forward(self, tokens):
+        return self.head(self.table(tokens).flatten(1, -2).mean(1))
+
+
 def picky(classes):
     return small((3, 8, 8), classes)
 
@@ -60,6 +69,27 @@ def two_outputs(shape, classes):
         def forward(self, x):
             return self.inner(x), x
     return Two(shape, classes)
+"""
+
+
+WORDS = """
+import torch
+from gemkit import Data, DatasetPart, hookimpl
+
+
+class Words(DatasetPart):
+    '''Texts of four tokens, in two classes.'''
+
+    name = "words"
+
+    def load(self, folder):
+        pair = (torch.arange(160).reshape(40, 4) % 9, torch.arange(40) % 2)
+        return Data.of_tensors(train=pair, test=pair)
+
+
+@hookimpl
+def gemkit_datasets():
+    return [Words]
 """
 
 
@@ -140,7 +170,7 @@ MISTAKES = {
     "nets_of_mine.small:picky": ["failed when called", "TypeError"],
     "nets_of_mine.small:broken": ["failed when called", "KeyError", "small.py, line"],
     "nets_of_mine.small:nothing": ["returned a value of type NoneType", "torch.nn.Module"],
-    "nets_of_mine.small:headless": ["for two images of 3 × 8 × 8", "(2, 4, 6, 6)", "4 classes"],
+    "nets_of_mine.small:headless": ["for two inputs of 3 × 8 × 8", "(2, 4, 6, 6)", "4 classes"],
     "nets_of_mine.small:two_outputs": ["of type tuple", "one tensor of logits"],
     "nets_of_mine.small": ["unknown model 'nets_of_mine.small'"],
     "nets_of_mine.small:": ["unknown model"],
@@ -156,6 +186,20 @@ def test_mistakes_end_with_one_message(gemkit, address, tmp_path):
         assert piece in shown.stderr
     assert "Traceback" not in shown.stderr
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_network_may_read_tokens(gemkit, tmp_path):
+    (tmp_path / "words.py").write_text(WORDS)
+    words = ("--plugin", "words.py", "--dataset", "words", "--model", "nets_of_mine.small:Reader")
+    run = ("run", *TINY[4:], "-o", "finetune.batch_size=8", *words)
+    shown = gemkit(*run)
+    assert shown.exit_code == 0, shown.stderr
+    other = gemkit(*run, "--pruner", "synflow")
+    assert other.exit_code == 2
+    assert "these inputs are indices such as tokens" in other.stderr
+    values = gemkit("run", *TINY, "--model", "nets_of_mine.small:Reader")
+    assert values.exit_code == 2
+    assert "Traceback" not in values.stderr
 
 
 def test_fields_of_a_custom_network_are_checked(gemkit):

@@ -73,9 +73,17 @@ def test_without_prepare_a_network_is_as_timm_builds_it():
 
 
 UNFIT = [
-    ("timm:vit_tiny_patch16_224", (3, 8, 8), r"cannot take images of 3 × 8 × 8.*larger images"),
-    ("torchvision:alexnet", RGB, r"'alexnet' of torchvision cannot take images of 3 × 32 × 32"),
-    ("torchvision:vit_b_32", (3, 32, 64), r"cannot take images.*width"),
+    (
+        "timm:vit_tiny_patch16_224",
+        (3, 8, 8),
+        r"cannot take a batch of inputs of 3 × 8 × 8.*larger inputs",
+    ),
+    (
+        "torchvision:alexnet",
+        RGB,
+        r"'alexnet' of torchvision cannot take a batch of inputs of 3 × 32 × 32",
+    ),
+    ("torchvision:vit_b_32", (3, 32, 64), r"cannot take a batch.*width"),
     ("torchvision:vit_b_32", (3, 33, 33), r"cannot be built for images of 3 × 33 × 33"),
     ("timm:nf_resnet26", RGB, r"recomputes .* in every forward pass"),
     ("timm:resnet18.nonsense", RGB, r"cannot be built.*nonsense"),

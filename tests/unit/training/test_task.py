@@ -13,7 +13,14 @@ from torchmetrics import MeanMetric
 
 from gemkit import Data, Plan, Ticket, evaluate, finetune, importance, load_plugins, search, select
 from gemkit.builtin.objectives import BinaryCrossEntropy, KullbackLeibler, MeanSquaredError
-from gemkit.core.errors import DataError, FitError, OptionError, TicketError, TrainingError
+from gemkit.core.errors import (
+    DataError,
+    FitError,
+    ImportanceError,
+    OptionError,
+    TicketError,
+    TrainingError,
+)
 from gemkit.core.events import EpochEnded
 from gemkit.core.probe import Wanted
 from gemkit.core.tensors import generator
@@ -416,6 +423,14 @@ def test_tokens_are_compared_with_the_dense_network():
     recipe = REGISTRY.recipe("edge_popup", parts={"objective": "kl"})
     how = {"density": 0.7, "plan": PLAN, "runtime": CPU, "on_collapse": "warn"}
     assert search(recipe, nn.Sequential(Reader()), tokens_data(), **how).info.shape == (4,)
+
+
+def test_synflow_is_not_for_tokens():
+    data, model = tokens_data(), nn.Sequential(Reader())
+    with pytest.raises(ImportanceError, match="these inputs are indices such as tokens"):
+        search("synflow", model, data, plan=PLAN, runtime=CPU)
+    with pytest.raises(ImportanceError, match="these inputs are indices such as tokens"):
+        importance("synflow", model, [batch_of(data)])
 
 
 @pytest.mark.parametrize(
