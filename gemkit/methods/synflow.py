@@ -40,7 +40,7 @@ class Synflow(MeasuredScores):
         if probe.indices:
             raise ImportanceError(
                 "SynFlow passes an input of ones through the network, and these inputs are indices "
-                "such as tokens, which have no size; use other scores, such as 'snip' or 'magnitude'"
+                "such as tokens, which have no size; use other scores, such as 'snip'"
             )
         # Apple's GPUs have no double precision.
         device = torch.device("cpu") if _device(probe).type == "mps" else _device(probe)
