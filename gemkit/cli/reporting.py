@@ -106,9 +106,9 @@ def run_summary(run: ResolvedRun, device: str) -> str:
     collapse = {} if run.on_collapse == "error" else {"on_collapse": run.on_collapse}
     rows = {
         "pruner": recipe.pruner + _brackets(own),
-        "parts": " · ".join(f"{role} {_part(part)}" for role, part in recipe.parts().items()),
-        "model": _part(run.model),
-        "data set": _part(run.dataset),
+        "parts": " · ".join(f"{role} {part_text(part)}" for role, part in recipe.parts().items()),
+        "model": part_text(run.model),
+        "data set": part_text(run.dataset),
         "density": f"{run.density:g}{_brackets(collapse)}",
         "search": _plan(run.search, a_round) if needs_training(recipe) else "trains nothing",
         "fine-tuning": _plan(run.finetune),
@@ -119,7 +119,7 @@ def run_summary(run: ResolvedRun, device: str) -> str:
     return text_table(("", ""), list(rows.items()))
 
 
-def _part(part: Part) -> str:
+def part_text(part: Part) -> str:
     """Return `name:argument [field value, …]`, with the fields that are not at their defaults."""
     argument = f":{getattr(part, part.argument)}" if part.argument else ""
     return f"{part.name}{argument}{_brackets(_changed(part, part.argument or ''))}"
@@ -129,7 +129,7 @@ def _task(task: Task) -> dict[str, str]:
     """Return objective and metric, unless they are the usual ones."""
     if not task.to_data():
         return {}
-    return {"objective": _part(task.objective), "metric": task.metric.name}
+    return {"objective": part_text(task.objective), "metric": task.metric.name}
 
 
 def _plan(plan: Plan, unit: str = "") -> str:

@@ -34,10 +34,11 @@ from gemkit.cli.options import (
     seed_option,
     world_options,
 )
-from gemkit.cli.task import metric_option, with_objective
+from gemkit.cli.task import metric_option, replaced_objective, with_objective
 from gemkit.core.text import number_of
 
 if TYPE_CHECKING:
+    from gemkit.parts.objective import Objective
     from gemkit.runs.config import RunSettings
     from gemkit.runs.resolved import ResolvedRun
     from gemkit.runs.result import RunResult
@@ -184,6 +185,7 @@ def run(
         density=training["density"] if given("density") else None,
         epochs=training["epochs"] if given("epochs") else None,
         lr=training["lr"],
+        objective=replaced_objective(registry, chosen),
     )
     report = Report(ignored)
     result = run(
@@ -243,8 +245,10 @@ def note_ignored(
     density: float | None,
     epochs: int | None = None,
     lr: float | None = None,
+    objective: Objective | None = None,
 ) -> None:
-    """Print which of the given options the pruner overrides or ignores."""
+    """Print which options the pruner overrides or ignores, and which `objective` of it is lost."""
+    from gemkit.cli.reporting import part_text
     from gemkit.parts.fit import needs_training
 
     pruner, rounds = resolved.recipe.pruner, resolved.recipe.schedule.round_epochs
@@ -264,6 +268,12 @@ def note_ignored(
         echo(
             f"note: the search of pruner '{pruner}' trains nothing, so --lr {lr:g} is ignored; "
             "--finetune-lr sets that of fine-tuning",
+            err=True,
+        )
+    if objective not in (None, resolved.task.objective):
+        echo(
+            f"note: --objective replaces what the search of pruner '{pruner}' minimizes, "
+            f"{part_text(objective)}",
             err=True,
         )
 

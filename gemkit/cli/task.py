@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gemkit.cli.command import bundle, option
 
 if TYPE_CHECKING:
+    from gemkit.parts.objective import Objective
     from gemkit.plugins.registry import Registry
     from gemkit.tickets.ticket import Ticket
     from gemkit.training.task import Task
@@ -88,3 +89,13 @@ def with_objective(
         "objective": spec,
         "everywhere": typed,
     }
+
+
+def replaced_objective(registry: Registry, options: Mapping[str, Any]) -> Objective | None:
+    """Return the recipe's own objective, if that of the run replaces it."""
+    from gemkit.cli.configure import make_recipe
+
+    if not options.get("everywhere"):
+        return None
+    kinds = ("pruner", "recipe_file", "roles", "fields")
+    return make_recipe(registry, *(options[kind] for kind in kinds)).objective

@@ -16,6 +16,7 @@ from gemkit.core.tensors import Tensors, generator, kept, parameters_of, seeded
 from gemkit.data.source import Data
 from gemkit.parts.fit import check_fit, needs_training, regrows
 from gemkit.parts.now import Now
+from gemkit.parts.objective import CrossEntropy
 from gemkit.parts.recipe import Recipe
 from gemkit.parts.schedule import Freeze
 from gemkit.parts.scores import LearnedScores
@@ -45,6 +46,10 @@ _NO_TIME_LEFT = (
 _NOTHING_GROWS = (
     "grow '{}' has no effect: schedule '{}' lets no weight return in a search of this length; "
     "train longer, or lower schedule.every of schedule 'regrow'"
+)
+_OWN_OBJECTIVE = (
+    "the search minimizes objective '{}', which pruner '{}' has of its own; objective '{}' of the "
+    "run counts for scores, fine-tuning and evaluation"
 )
 _NOT_PRUNED = (
     "frozen weights (requires_grad=False) are not pruned: {}; to prune them too, unfreeze them in "
@@ -99,6 +104,9 @@ def search(
         learns = isinstance(recipe.scores, LearnedScores)
         if learns and not ways[-1] and not recipe.rounding.soft:
             phase.tell(Noted(_NO_TIME_LEFT))
+        if objective != phase.task.objective != CrossEntropy():
+            names = objective.name, recipe.pruner, phase.task.objective.name
+            phase.tell(Noted(_OWN_OBJECTIVE.format(*names)))
         if not prune_frozen and (left := frozen_names(model)):
             phase.tell(Noted(_NOT_PRUNED.format(some(left, most=3))))
         if sentence := left_out(recipe, model, list(net.parameters), frozen=prune_frozen):

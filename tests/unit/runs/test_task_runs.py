@@ -41,6 +41,14 @@ class Rows(DatasetPart):
 def gemkit_datasets():
     return [Rows]
 """
+OWN = """
+pruner = "own"
+scores = { name = "popup" }
+rounding = { name = "topk" }
+allocation = { name = "uniform" }
+schedule = { name = "constant" }
+objective = { name = "cross_entropy", weight = 100.0 }
+"""
 SHORT = ("--epochs", "3", "--batch-size", "16", "--density", "0.3", "--device", "cpu")
 ROWS = ("--plugin", "rows.py", "--dataset", "rows", "--model", "lenet300", *SHORT)
 MSE = ("--objective", "mse", "--on-collapse", "warn")
@@ -170,6 +178,18 @@ def test_a_typed_objective_is_that_of_all_phases(command):
     fields_alone = command("run", *TINY, "--out", "fields", "--on-collapse", "warn", *smooth[2:])
     assert fields_alone.exit_code == 0, fields_alone.stderr
     assert config_in("fields") == config_in("all")
+
+
+def test_a_typed_objective_that_replaces_the_recipes_is_noted(command):
+    Path("own.toml").write_text(OWN)
+    typed = ("--recipe", "own.toml", "--objective", "cross_entropy", "--on-collapse", "warn")
+    done = command("run", *TINY, *typed)
+    assert done.exit_code == 0, done.stderr
+    assert "note: --objective replaces what the search of pruner 'own' minimizes" in done.stderr
+    assert "cross_entropy [weight 100.0]" in done.stderr
+    same = command("run", *TINY, *typed, "-o", "objective.weight=100.0", "--out", "same")
+    assert same.exit_code == 0, same.stderr
+    assert "note:" not in same.stderr
 
 
 def test_an_objective_with_a_dense_network_is_the_searchs_alone(command):

@@ -21,7 +21,7 @@ from gemkit.core.errors import (
     TicketError,
     TrainingError,
 )
-from gemkit.core.events import EpochEnded
+from gemkit.core.events import EpochEnded, Noted
 from gemkit.core.probe import Wanted
 from gemkit.core.tensors import generator
 from gemkit.parts.now import Now
@@ -210,8 +210,16 @@ def test_fine_tuning_minimizes_the_objective():
 def test_the_recipes_own_objective_is_only_for_its_search():
     data = tiny_data()
     recipe = REGISTRY.recipe("edge_popup", parts={"objective": "kl"})
-    ticket = found(None, data, recipe)
+    events = []
+    ticket = found(None, data, recipe, observers=[events.append])
     assert ticket.info.objective is None
+    assert not any("objective" in event.message for event in events if isinstance(event, Noted))
+    found(CrossEntropy(smoothing=0.1), data, recipe, observers=[events.append])
+    [note] = [
+        event for event in events if isinstance(event, Noted) and "objective" in event.message
+    ]
+    assert "minimizes objective 'kl'" in note.message
+    assert "'cross_entropy' of the run counts for scores" in note.message
     assert evaluate(ticket, tiny_net(), data, runtime=CPU) <= 1
     with pytest.raises(FitError, match=r"minimizes 'kl', which is for classes.*'mse' are values"):
         found("mse", tiny_data(targets="values"), recipe)
