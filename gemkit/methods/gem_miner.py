@@ -18,8 +18,10 @@ from gemkit.core.tensors import Tensors
 from gemkit.parts.scores import LearnedScores, Scores
 from gemkit.plugins.markers import hookimpl
 
-_FEWEST_STEPS = 600
+_ENOUGH = 600
 """Steps for which `fastest_lr` is enough."""
+_FEWEST = 200
+"""Fewer steps get the rate of so many: a higher one was never measured, and collapses."""
 
 
 class UniformScores(LearnedScores):
@@ -30,11 +32,11 @@ class UniformScores(LearnedScores):
     fastest_lr: ClassVar[float] = 2.0
 
     def default_lr(self, steps: int) -> float:
-        """Return the usual rate, and from 600 steps down so much more that the sum stays the same.
+        """Return the usual rate, and from 600 down to 200 steps more, so that the sum stays.
 
         A score has to cross half of [0, 1] however short the search is.
         """
-        return super().default_lr(steps) * max(1.0, _FEWEST_STEPS / max(1, steps))
+        return super().default_lr(steps) * max(1.0, _ENOUGH / max(_FEWEST, steps))
 
     def init(self, weights: Tensors, rng: torch.Generator) -> Tensors:
         """Draw p ~ U[0, 1]."""
