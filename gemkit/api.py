@@ -8,13 +8,13 @@ from typing import Any, Literal
 
 import torch
 from lightning_fabric import Fabric
-from torch import nn
+from torch import Tensor, nn
 
 from gemkit.compaction import finetune as train_ticket
 from gemkit.core.density import density_from
-from gemkit.core.errors import ImportanceError, OptionError
+from gemkit.core.errors import DataError, ImportanceError, OptionError
 from gemkit.core.model_check import check_model, try_outputs
-from gemkit.core.probe import Batch, Probe
+from gemkit.core.probe import Batch, Probe, cross_entropy
 from gemkit.core.prunable import prunable_names
 from gemkit.core.selection import keep_top
 from gemkit.core.tensors import Tensors, as_input, generator, is_index, parameters_of
@@ -35,7 +35,7 @@ from gemkit.training.checkpointer import Checkpointer
 from gemkit.training.loop import Listener
 from gemkit.training.plan import CollapsePolicy, Plan, Runtime
 from gemkit.training.progress import shown
-from gemkit.training.task import ObjectiveSpec, Task, task_from, task_of
+from gemkit.training.task import ObjectiveSpec, task_from, task_of
 
 
 def search(
@@ -239,7 +239,7 @@ def importance(
             model, as_input(batches[0][0][:2], next(iter(weights.values()))), training=False
         )
     shape = tuple(batches[0][0].shape[1:]) if batches else None
-    task = task_from(_registry(), objective) if objective is not None else Task()
+    task = task_from(_registry(), objective)
     labels = task.objective.targets in ("classes", "any") and all(
         targets.dtype == torch.int64 for _, targets in batches
     )
@@ -251,7 +251,7 @@ def importance(
         rng=generator(seed, "importance"),
         shape=shape,
         density=_fraction(density),
-        objective=task.loss_of(model),
+        objective=_class_loss if objective is None else task.loss_of(model),
         classes=labels,
         indices=any(is_index(inputs) for inputs, _ in batches),
     )
@@ -273,8 +273,6 @@ def select(
     weights of which only some would be kept is an error unless `allow_ties`.
     """
     density = _fraction(density)
-    if not 0 < density <= 1:
-        raise OptionError(f"density {density} must be in (0, 1]: it is the fraction to keep")
     if isinstance(allocation, str):
         part = _registry().build("allocations", allocation)
         assert isinstance(part, Allocation)
@@ -284,10 +282,21 @@ def select(
     return keep_top(importance, masks, shares, in_use=None if allow_ties else masks)
 
 
+def _class_loss(outputs: Tensor, batch: Batch) -> Tensor:
+    """Return the cross-entropy, where no objective is given; refuse targets that need another."""
+    dtype = batch[1].dtype
+    if dtype not in (torch.int64, torch.uint8):
+        raise DataError(
+            f"these targets are {str(dtype).removeprefix('torch.')}, and without an objective they "
+            "must be the numbers of classes, as int64; give one, such as objective='mse'"
+        )
+    return cross_entropy(outputs, batch)
+
+
 def _fraction(density: float | str) -> float:
-    """Read a density that is given as text."""
+    """Read a density."""
     try:
-        return density_from(density) if isinstance(density, str) else density
+        return density_from(density)
     except ValueError as error:
         raise OptionError(f"density: {error}") from error
 

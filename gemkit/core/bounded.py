@@ -41,18 +41,17 @@ def _check_json(data: dict[str, Any]) -> dict[str, Any]:
     return data
 
 
-def _read_percentage(density: object) -> object:
-    """Accept a text such as `5%`."""
-    percentage = isinstance(density, str) and density.rstrip().endswith("%")
-    return density_from(str(density)) if percentage else density
+def _read_text(density: object) -> object:
+    """Accept a text such as `5%` or `0.05`."""
+    return density_from(density) if isinstance(density, str) else density
 
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 Classes = Annotated[int, Field(gt=0, le=MAX_CLASSES)]
 Density = Annotated[float, Field(gt=0, le=1)]
-WrittenDensity = Annotated[Density, BeforeValidator(_read_percentage)]
-"""A density that people write: a number, or a text such as `5%`."""
+WrittenDensity = Annotated[Density, BeforeValidator(_read_text)]
+"""A density that people write: a number, or a text such as `5%` or `0.05`."""
 Name = Annotated[str, Field(max_length=MAX_NAME_LENGTH)]
 Spec = Annotated[dict[str, JsonValue], AfterValidator(_check_json)]
 ImageShape = Annotated[

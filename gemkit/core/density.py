@@ -36,11 +36,13 @@ def density_beside(sparsity: float | str) -> float:
 
 def _decimal(given: float | str) -> Decimal:
     """Read a number or a percentage exactly; a float is the decimal that Python shows."""
-    text = given.strip() if isinstance(given, str) else repr(float(given))
     try:
+        if isinstance(given, bool):
+            raise TypeError
+        text = given.strip() if isinstance(given, str) else repr(float(given))
         number = Decimal(text.removesuffix("%"))
         number = _EXACT.scaleb(number, -2) if text.endswith("%") else number
-    except ArithmeticError:
+    except (ArithmeticError, TypeError, ValueError):
         raise ValueError(
             f"{given!r} is not a number; write a fraction or a percentage, as in 0.05 or 5%"
         ) from None

@@ -126,6 +126,8 @@ class RunConfig(BaseModel):
     @classmethod
     def _plain(cls, objective: object) -> object:
         """Accept an `Objective`."""
+        if isinstance(objective, type):
+            raise ValueError(f"{objective.__name__} is a class; give an instance of it")
         if isinstance(objective, FunctionObjective):
             return objective.function
         return part_data(objective) if isinstance(objective, Objective) else objective

@@ -117,6 +117,8 @@ ACCURACY = METRICS["accuracy"]
 
 def metric_named(name: str) -> Metric:
     """Return a metric, or raise an error that suggests the closest name."""
+    if not isinstance(name, str):
+        raise OptionError(f"metric = {name!r}: should be a name, one of {', '.join(METRICS)}")
     if name not in METRICS:
         raise OptionError(f"there is no metric {name!r}{did_you_mean(name, METRICS)}")
     return METRICS[name]

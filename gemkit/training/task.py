@@ -133,6 +133,11 @@ def _objective(registry: Lookup, spec: ObjectiveSpec | None) -> Objective:
         return CrossEntropy()
     if isinstance(spec, Objective):
         return spec
+    if isinstance(spec, type):
+        raise OptionError(
+            f"objective {spec.__name__} is a class; give an instance of it, {spec.__name__}(), or "
+            "a function of outputs and targets"
+        )
     if callable(spec):
         return FunctionObjective(function=spec)
     named = spec.get("function") if isinstance(spec, Mapping) else spec

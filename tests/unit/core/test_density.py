@@ -90,6 +90,7 @@ def test_python_takes_a_percentage():
 
 def test_a_configuration_takes_a_percentage():
     assert RunConfig(density="1.4%").density == 0.014
+    assert RunConfig(density="0.05").density == 0.05
     assert config_from({"density": "1.4%"}).density == 0.014
     assert config_from_toml('density = "1.4%"').density == 0.014
     assert preset_from("x/y", PRESET | {"density": "1.4%"}).density == 0.014
@@ -115,7 +116,7 @@ def test_a_file_may_say_sparsity(written, tmp_path):
         ({"sparsity": True}, "sparsity = True: should be a number, or a text such as '95%'"),
         ({"sparsity": 95}, "write 95% if that is meant"),
         ({"density": "0%"}, "density = '0%': 0% is not in (0, 1]"),
-        ({"density": "0.05"}, "density = '0.05': should be a valid number"),
+        ({"density": "five"}, "density = 'five': 'five' is not a number"),
     ],
 )
 def test_a_table_with_a_mistake_gets_a_sentence(table, words):

@@ -254,6 +254,8 @@ def test_a_configuration_takes_parts_names_tables_and_functions():
     for objective in ("mse", {"name": "mse"}, absolute):
         config = config_from({"objective": objective})
         assert config.objective == objective
+    with pytest.raises(ValueError, match="MSELoss is a class; give an instance"):
+        SMALL.replace(objective=torch.nn.MSELoss)
     assert "objective" not in SMALL.to_data()
     assert "objective" not in SMALL.replace(objective="cross_entropy").to_data()
     assert SMALL.replace(objective="mse", metric="r2").to_data()["metric"] == "r2"

@@ -376,6 +376,16 @@ MISTAKES = {
         "metric 'r2' is for values",
     ),
     "shape": (SINGLE, {"objective": "mse"}, DataError, r"the train split.*shape \[\].*\[3\]"),
+    "a class": (VALUES, {"objective": nn.MSELoss}, OptionError, r"a class; give .* MSELoss\(\)"),
+    "a number": (
+        VALUES,
+        {"objective": "mse", "metric": 3},
+        OptionError,
+        "metric = 3: should be a name",
+    ),
+    "no density": (CLASSES, {"density": None}, OptionError, "density: None is not a number"),
+    "yes": (CLASSES, {"density": True}, OptionError, "density: True is not a number"),
+    "density": (CLASSES, {"density": 7}, OptionError, r"density: 7 is not in \(0, 1\].*7%"),
     "no shares": (VALUES, {"objective": "binary"}, DataError, "must be 0 or 1"),
     "function": (
         VALUES,
@@ -400,6 +410,21 @@ def test_a_mistake_is_one_sentence_before_any_training(mistake):
         found(how.pop("objective", None), data, observers=[events.append], **how)
     assert "\n" not in str(caught.value)
     assert not any(isinstance(event, EpochEnded) for event in events)
+
+
+def test_importance_without_an_objective_is_for_classes():
+    batch = batch_of(VALUES)
+    with pytest.raises(DataError, match=r"are float32.* such as objective='mse'"):
+        importance("snip", tiny_net(), [batch])
+    assert importance("magnitude", tiny_net(), [batch]), "which uses no targets"
+
+
+@pytest.mark.parametrize("density", [None, True, [1], 0.0, float("nan")])
+def test_a_density_is_a_number_or_a_text_in_every_call(density):
+    with pytest.raises(OptionError, match=r"density: .* is not"):
+        importance("magnitude", tiny_net(), [], density=density)
+    with pytest.raises(OptionError, match=r"density: .* is not"):
+        select({"0.weight": torch.rand(4)}, density)
 
 
 def test_indices_for_a_network_of_values_are_refused():
