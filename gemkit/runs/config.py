@@ -21,7 +21,7 @@ from gemkit.core.density import density_beside
 from gemkit.core.errors import OptionError, did_you_mean
 from gemkit.core.limits import MAX_CONFIG_BYTES
 from gemkit.data.fingerprint import Fingerprint
-from gemkit.parts.objective import FunctionObjective, Objective
+from gemkit.parts.objective import CrossEntropy, FunctionObjective, Objective
 from gemkit.parts.options import from_data, report
 from gemkit.parts.recipe import PART_NAME, ROLES, TABLES, Recipe, part_data
 from gemkit.training.plan import CollapsePolicy, Plan, Runtime
@@ -34,6 +34,7 @@ PartData = str | Spec
 
 USUAL = "cross_entropy"
 """The objective of runs that name none."""
+_USUAL_DATA = part_data(CrossEntropy())
 
 
 class RunSettings(BaseModel):
@@ -98,7 +99,7 @@ class RunConfig(BaseModel):
     run: RunSettings = Field(default=RunSettings(), description="how the run is carried out")
     objective: PartData | Callable[..., Any] = Field(
         default=USUAL,
-        exclude_if=lambda objective: objective in (USUAL, {"name": USUAL}),
+        exclude_if=lambda objective: objective in (USUAL, {"name": USUAL}, _USUAL_DATA),
         description="what is minimized: a name, a table, or a function of outputs and targets",
     )
     metric: Name | None = Field(

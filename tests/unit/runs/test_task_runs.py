@@ -257,7 +257,10 @@ def test_a_configuration_takes_parts_names_tables_and_functions():
     with pytest.raises(ValueError, match="MSELoss is a class; give an instance"):
         SMALL.replace(objective=torch.nn.MSELoss)
     assert "objective" not in SMALL.to_data()
-    assert "objective" not in SMALL.replace(objective="cross_entropy").to_data()
+    for usual in ("cross_entropy", {"name": "cross_entropy"}, CrossEntropy()):
+        assert "objective" not in SMALL.replace(objective=usual).to_data()
+    smooth = SMALL.replace(objective=CrossEntropy(smoothing=0.1)).to_data()
+    assert smooth["objective"]["smoothing"] == 0.1
     assert SMALL.replace(objective="mse", metric="r2").to_data()["metric"] == "r2"
     with pytest.raises(ValueError, match="None"):
         SMALL.replace(objective={"name": "mse", "weight": None})
