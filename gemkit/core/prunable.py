@@ -170,7 +170,7 @@ def prunable_names(
     if not names:
         raise GemkitError(
             f"{type(model).__name__} has no prunable weights: gemkit prunes the weights of "
-            f"{', '.join(kinds)} layers, here matching {list(include)} and not {list(skip)}"
+            f"layers of kind {', '.join(kinds)}, here matching {list(include)} and not {list(skip)}"
             + _on_request(model, kinds)
         )
     return names
@@ -206,7 +206,11 @@ def _on_request(model: nn.Module, kinds: Sequence[str]) -> str:
     """Say which kinds of layers of a model would be pruned if they were named."""
     there = {kind_of(layer) for _, layer, _ in candidates(model)}
     other = [kind for kind in ON_REQUEST if kind in there and kind not in kinds]
-    return f"; to prune {' and '.join(other)} layers, name them in prunable.kinds" if other else ""
+    return (
+        f"; to prune layers of kind {' and '.join(other)}, name them in prunable.kinds"
+        if other
+        else ""
+    )
 
 
 def frozen_names(model: nn.Module) -> list[str]:

@@ -41,7 +41,7 @@ def external_masks(model: nn.Module, masks: Mapping[str, Tensor]) -> Tensors:
         if given not in parameters or id(parameters[given]) not in names:
             raise TicketError(
                 f"mask {given!r} belongs to no weight of {type(model).__name__} that gemkit can "
-                f"prune: weights of {', '.join((*KINDS, *ON_REQUEST))} layers"
+                f"prune, which are those of kind {', '.join((*KINDS, *ON_REQUEST))}"
                 + did_you_mean(given, known)
             )
         name = names[id(parameters[given])]

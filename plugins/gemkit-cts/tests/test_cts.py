@@ -106,7 +106,7 @@ def test_a_search_is_that_of_plain_pytorch(pruner, slack, monkeypatch):
 
     def stepping(net, optimizer):
         real_step(net, optimizer)
-        weights.append(float(net.now.state["weight"]))
+        weights.append(float(net.learned.state["weight"]))
 
     monkeypatch.setattr(MaskedNet, "step", stepping)
     ticket = search(
@@ -240,10 +240,10 @@ def test_a_state_that_is_saved_and_loaded_continues_to_the_same_bits():
     other, resumed = fresh()
     for own, saved in ((other, net), (resumed, trainer)):
         own.load_state_dict(copy.deepcopy(saved.state_dict()))
-    assert float(other.now.state["weight"]) == float(net.now.state["weight"]) > 0
+    assert float(other.learned.state["weight"]) == float(net.learned.state["weight"]) > 0
     for batch in batches:
         trainer.step(batch, 0.1)
         resumed.step(batch, 0.1)
-    assert float(other.now.state["weight"]) == float(net.now.state["weight"])
+    assert float(other.learned.state["weight"]) == float(net.learned.state["weight"])
     for name, score in net.scores.items():
         assert torch.equal(other.scores[name], score)

@@ -403,7 +403,8 @@ def test_another_pruner_uses_its_own_recipe(gemkit, tmp_path):
 def test_every_option_that_a_preset_has_overrides_it():
     sections = ("Training", "Network and data")
     options = {one.name for one in run.params if getattr(one, "section", "") in sections}
-    elsewhere = {"density", "on_collapse", "model", "dataset"}  # options that are not fields
+    # Options that are not fields.
+    elsewhere = {"density", "sparsity", "metric", "on_collapse", "model", "dataset"}
     nowhere = {"seed", "data_dir", "download"}
     assert options == set(_OPTION_OF.values()) | elsewhere | nowhere
 

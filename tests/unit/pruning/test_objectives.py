@@ -137,7 +137,7 @@ def test_the_dense_network_computes_in_the_precision_of_training(precision):
     model = place(strong_net(), fabric, runtime)
     net = MaskedNet(model, prunable_names(model))
     trainer = Trainer(net, Plan(lr=0.5), fabric, runtime, KullbackLeibler())
-    images, labels = trainer._as_parameters(BATCH[0]), BATCH[1]
+    images, labels = trainer._as_input(BATCH[0]), BATCH[1]
     assert trainer._loss(images, labels).item() == 0
     assert trainer._dense(images).dtype == trainer.module(images).dtype
 
