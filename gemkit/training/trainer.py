@@ -162,13 +162,20 @@ class Trainer:
         load_state_(self.optimizer, state["optimizer"], partial(make_optimizer, self.plan))
         saved = state.get("objective", {})
         if self.fabric.world_size > 1:
-            saved = {name: value[self.fabric.global_rank] for name, value in saved.items()}
+            saved = {name: self._own_row(name, value) for name, value in saved.items()}
         for name, value in checked_tensors(saved, self._objective_state).items():
             self._objective_state[name].copy_(value)
         if self._scale is not None:
             self._scale.load_state_dict(state["loss_scale"])
         for name, value in checked_tensors(state["loss"], self._running_loss()).items():
             setattr(self.loss, name, value)
+
+    def _own_row(self, name: str, saved: Tensor) -> Tensor:
+        """Return this process's state; older files have one state for all processes."""
+        own = self._objective_state.get(name)
+        if own is not None and saved.shape == own.shape:
+            return saved
+        return saved[self.fabric.global_rank]
 
     @torch.no_grad()
     def reset_optimizer_(self) -> None:

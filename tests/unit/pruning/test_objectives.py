@@ -1,6 +1,7 @@
 """Objectives: losses against torch's own, and a dense network that leaves no trace."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -182,3 +183,24 @@ def test_a_search_brings_the_network_closer_to_the_dense_one():
     for _ in range(100):
         trainer.step(BATCH, lr=0.5)
     assert trainer._loss(*BATCH).item() < first / 2
+
+
+class Counting(CrossEntropy):
+    """Has a state without dimensions."""
+
+    name = "counting"
+
+    def init_state(self, weights):
+        return {"count": torch.zeros(())}
+
+
+@pytest.mark.parametrize(
+    ("saved", "own"), [(torch.tensor([3.0, 5.0]), 5.0), (torch.tensor(4.0), 4.0)]
+)
+def test_every_process_loads_its_own_state_or_that_of_all(saved, own):
+    """Older files have one state for all processes."""
+    trainer = trainer_of(Counting())
+    state = {**trainer.state_dict(), "objective": {"count": saved}}
+    trainer.fabric = SimpleNamespace(world_size=2, global_rank=1)
+    trainer.load_state_dict(state)
+    assert trainer._objective_state["count"] == own
