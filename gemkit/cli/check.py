@@ -47,7 +47,7 @@ SEEDS = 5
     type=Number(0, 1, max_open=True),
     metavar="X",
     default=0.01,
-    help="The smallest drop in accuracy that counts, as a fraction; of other metrics see docs.",
+    help="The smallest drop that counts: a share, or relative to the tickets' mean.",
 )
 @option(
     "Training",

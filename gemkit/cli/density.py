@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from gemkit.cli.command import chain, option
-from gemkit.core.density import density_beside, density_from
+from gemkit.core.density import density_from, density_of_sparsity
 
 
 class Share(click.types.FloatParamType):
@@ -54,7 +54,7 @@ density_option = chain(
         option(
             "Training",
             "--sparsity",
-            type=Share(density_beside),
+            type=Share(density_of_sparsity),
             metavar="X",
             expose_value=False,
             callback=_set_density,

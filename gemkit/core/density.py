@@ -1,4 +1,4 @@
-"""Densities as they are written: a fraction or a percentage to keep, or the sparsity beside it.
+"""Densities as they are written: a fraction or a percentage to keep, or a sparsity to prune.
 
 Text is read as the decimal that it shows: a sparsity of 0.95 is a density of 0.05, which
 1 - 0.95 = 0.050000000000000044 is not.
@@ -22,8 +22,8 @@ def density_from(given: float | str) -> float:
     return density
 
 
-def density_beside(sparsity: float | str) -> float:
-    """Return the density beside a sparsity, such as 0.05 beside 0.95 or `"95%"`."""
+def density_of_sparsity(sparsity: float | str) -> float:
+    """Return the density of a sparsity, such as 0.05 for 0.95 or `"95%"`."""
     number = _decimal(sparsity)
     density = float(_EXACT.subtract(Decimal(1), number)) if 0 <= number < 1 else 0
     if not density:

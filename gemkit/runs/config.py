@@ -17,7 +17,7 @@ from pydantic import (
 
 from gemkit.core.atomic_io import read
 from gemkit.core.bounded import Density, Name, Seed, Spec, WrittenDensity
-from gemkit.core.density import density_beside
+from gemkit.core.density import density_of_sparsity
 from gemkit.core.errors import OptionError, did_you_mean
 from gemkit.core.limits import MAX_CONFIG_BYTES
 from gemkit.data.fingerprint import Fingerprint
@@ -313,7 +313,7 @@ def with_density(data: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(sparsity, bool) or not isinstance(sparsity, int | float | str):
         raise OptionError(f"sparsity = {sparsity!r}: should be a number, or a text such as '95%'")
     try:
-        density = density_beside(sparsity)
+        density = density_of_sparsity(sparsity)
     except ValueError as error:
         raise OptionError(f"sparsity = {sparsity!r}: {error}") from error
     return {"density": density} | {key: own for key, own in data.items() if key != "sparsity"}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tiny import CPU, PLAN, tiny_data, tiny_net
 
 from gemkit import RunConfig, importance, load_plugins, search, select
-from gemkit.core.density import density_beside, density_from
+from gemkit.core.density import density_from, density_of_sparsity
 from gemkit.core.errors import OptionError
 from gemkit.presets.preset import preset_from, presets_in
 from gemkit.runs.config import config_from, config_from_toml
@@ -24,7 +24,7 @@ def test_a_density_is_the_decimal_that_is_written(given):
 
 @pytest.mark.parametrize("given", [0.95, "0.95", "95%", "95.0 %", "9.5e-1"])
 def test_a_sparsity_is_exactly_the_rest(given):
-    assert density_beside(given) == 0.05 != 1 - 0.95
+    assert density_of_sparsity(given) == 0.05 != 1 - 0.95
 
 
 @given(st.integers(1, 10**6))
@@ -34,7 +34,7 @@ def test_both_words_and_both_ways_of_writing_mean_the_same(parts):
     texts = [f"{parts}e-6", f"{parts}e-4%"]
     rest = [f"{10**6 - parts}e-6", f"{10**6 - parts}e-4%"]
     assert {density_from(text) for text in texts} == {float(exact)}
-    assert {density_beside(text) for text in rest} == {float(exact)}
+    assert {density_of_sparsity(text) for text in rest} == {float(exact)}
 
 
 @pytest.mark.parametrize(
@@ -52,11 +52,11 @@ def test_both_words_and_both_ways_of_writing_mean_the_same(parts):
         (density_from, "%", "'%' is not a number"),
         (density_from, "5%%", "'5%%' is not a number"),
         (density_from, "1/20", "'1/20' is not a number"),
-        (density_beside, "1", "1 is not in [0, 1): a sparsity is the fraction to prune"),
-        (density_beside, "100%", "100% is not in [0, 1)"),
-        (density_beside, "95", "write 95% if that is meant"),
-        (density_beside, "-0.1", "-0.1 is not in [0, 1)"),
-        (density_beside, "nan%", "nan% is not a finite number"),
+        (density_of_sparsity, "1", "1 is not in [0, 1): a sparsity is the fraction to prune"),
+        (density_of_sparsity, "100%", "100% is not in [0, 1)"),
+        (density_of_sparsity, "95", "write 95% if that is meant"),
+        (density_of_sparsity, "-0.1", "-0.1 is not in [0, 1)"),
+        (density_of_sparsity, "nan%", "nan% is not a finite number"),
     ],
 )
 def test_what_is_no_fraction_is_refused(read, given, words):
@@ -66,7 +66,13 @@ def test_what_is_no_fraction_is_refused(read, given, words):
 
 
 def test_nothing_pruned_is_a_sparsity_of_zero():
-    assert density_beside("0") == density_beside(0) == density_from(1) == density_from("100%") == 1
+    assert (
+        density_of_sparsity("0")
+        == density_of_sparsity(0)
+        == density_from(1)
+        == density_from("100%")
+        == 1
+    )
 
 
 # --- where they can be given ---------------------------------------------------------------------
