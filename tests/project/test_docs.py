@@ -58,7 +58,7 @@ def test_the_command_renews_a_page_and_nothing_else_on_it(tmp_path):
 
 def test_the_commands_on_the_page_of_pruners_fit():
     commands = re.findall(r"gemkit run ([^`\n#]+)", METHODS)
-    assert len(commands) == 9
+    assert len(commands) == 14
     for command in commands:
         given = run.make_context("run", shlex.split(command)).params
         fields = sort_fields(given["fields"], KINDS)
