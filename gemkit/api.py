@@ -284,13 +284,21 @@ def select(
 
 def _class_loss(outputs: Tensor, batch: Batch) -> Tensor:
     """Return the cross-entropy, where no objective is given; refuse targets that need another."""
-    dtype = batch[1].dtype
-    if dtype not in (torch.int64, torch.uint8):
+    targets = batch[1]
+    if targets.dtype not in (torch.int64, torch.uint8) and not _are_probabilities(targets, outputs):
         raise DataError(
-            f"these targets are {str(dtype).removeprefix('torch.')}, and without an objective they "
-            "must be the numbers of classes, as int64; give one, such as objective='mse'"
+            f"these targets are {str(targets.dtype).removeprefix('torch.')}, and without an "
+            "objective they must be the numbers of classes, as int64, or their probabilities; give "
+            "one, such as objective='mse'"
         )
     return cross_entropy(outputs, batch)
+
+
+def _are_probabilities(targets: Tensor, outputs: Tensor) -> bool:
+    """Whether targets are a probability for every class."""
+    if targets.shape != outputs.shape or not targets.is_floating_point():
+        return False
+    return bool((targets >= 0).all() and ((targets.sum(1) - 1).abs() < 1e-3).all())
 
 
 def _fraction(density: float | str) -> float:

@@ -97,7 +97,7 @@ def test_a_penalty_that_follows_the_density_does_not_wait_for_the_device():
             parameter.grad = torch.ones_like(parameter)
         net.step(optimizer)
     assert seen.waits == []
-    assert float(net.now.state["strength"].to("cpu")) > 0
+    assert float(net.learned.state["strength"].to("cpu")) > 0
 
 
 def test_a_kernel_per_layer_would_be_noticed(monkeypatch):

@@ -13,6 +13,8 @@ import pytest
 from cli_runs import PLUGIN, TINY, Gemkit, answer, commands_in
 
 from gemkit.cli.reporting import Report
+from gemkit.core.errors import SignalError
+from gemkit.pruning.guard import Guard
 from gemkit.runs.checkfile import CheckFile
 from gemkit.runs.directory import RunDir
 from gemkit.runs.resolved import ResolvedRun
@@ -121,9 +123,14 @@ def test_running_again_into_the_same_folder_resumes(gemkit, signalled):
     ]
 
 
-def test_an_error_that_saved_nothing_does_not_block_its_folder(gemkit):
-    collapse = ("--pruner", "magnitude", "--density", "5e-4")
-    assert gemkit("run", *TINY, *collapse, "--out", "run").exit_code == 2
+def no_signal(self, freezes):
+    raise SignalError("no signal at all")
+
+
+def test_an_error_that_saved_nothing_does_not_block_its_folder(gemkit, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(Guard, "check_start", no_signal)
+        assert gemkit("run", *TINY, "--seed", "1", "--out", "run").exit_code == 2
     again = gemkit("run", *TINY, "--out", "run", "--json")
     assert "note: run held another run, which had saved nothing" in again.stderr
     assert answer(again)["run_dir"] == "run"

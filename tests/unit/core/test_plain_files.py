@@ -82,7 +82,7 @@ def _not_blocking(tmp_path):
 @pytest.fixture
 def gemkit(tmp_path, monkeypatch) -> Gemkit:
     """Return a function that runs a command; the registry, which takes long, is made once."""
-    for module in ("plugins.loader", "runs.run", "cli.checking"):
+    for module in ("plugins.loader", "runs.run"):
         monkeypatch.setattr(f"gemkit.{module}.load_plugins", lambda **_: REGISTRY)
     return commands_in(tmp_path, monkeypatch)
 
