@@ -117,20 +117,21 @@ def table(name: str, rows: list[Row]) -> str:
     protocol = protocols(None)[name]
     if not rows:
         return "No results yet."
-    titles = [f"density {density:g}" for density in protocol.densities]
+    densities = [density for density in protocol.densities if _at(rows, density)]
+    titles = [f"density {density:g}" for density in densities]
     lines = [f"| method | epochs | {' | '.join(titles)} |", f"|---|---|{'---|' * len(titles)}"]
     for method in protocol.methods:
         mine = [row for row in rows if row["method"] == method]
         if mine:
             seeds = min(3, protocol.seeds) if method in ALONE else protocol.seeds
-            cells = [_cell(_at(mine, density), seeds) for density in protocol.densities]
+            cells = [_cell(_at(mine, density), seeds) for density in densities]
             epochs = f"{_searched(mine)} + {mine[0]['finetune_epochs']}"
             lines.append(f"| {_title(method)} | {epochs} | {' | '.join(cells)} |")
     lines += ["", f"| after fine-tuning | {' | '.join(titles)} |", f"|---|{'---|' * len(titles)}"]
     for one, other in PAIRS:
         pair = [[row for row in rows if row["method"] == method] for method in (one, other)]
         if all(pair):
-            found = [[_at(own, density) for own in pair] for density in protocol.densities]
+            found = [[_at(own, density) for own in pair] for density in densities]
             cells = [_difference(*both, seeds=protocol.seeds) for both in found]
             lines.append(f"| {_title(one)} − {_title(other)} | {' | '.join(cells)} |")
     return "\n".join(lines)
