@@ -33,6 +33,7 @@ BUILT_IN = (
     "gemkit.builtin.initializers",
     "gemkit.builtin.structures",
     "gemkit.builtin.objectives",
+    "gemkit.builtin.csv_log",
     "gemkit.sanity.controls",
     "gemkit.sanity.search_controls",
     "gemkit.sanity.permute",

@@ -7,7 +7,8 @@ from pathlib import Path
 from pydantic import Field
 
 from gemkit import Observer, hookimpl
-from gemkit.core.events import Collapsed, EpochEnded, Event, Froze, Noted
+from gemkit.core.events import Collapsed, EpochEnded, Event, Noted
+from gemkit.parts.observer import ignore, numbers
 
 
 class TensorBoard(Observer):
@@ -23,11 +24,7 @@ class TensorBoard(Observer):
 
     def listen(self, run_dir: Path | None) -> Callable[[Event], None]:
         """Open the log; a run without a directory is not logged."""
-        return _Log(run_dir / self.folder) if run_dir else _ignore
-
-
-def _ignore(event: Event) -> None:
-    """Do nothing."""
+        return _Log(run_dir / self.folder) if run_dir else ignore
 
 
 class _Log:
@@ -41,24 +38,14 @@ class _Log:
 
     def __call__(self, event: Event) -> None:
         """Write an event, and flush."""
-        match event:
-            case EpochEnded():
-                for name in ("loss", "density", "lr"):
-                    self._scalar(f"{event.phase}/{name}", getattr(event, name), event.epoch)
-                metric = "metric" if event.metric == "loss" else event.metric
-                self._scalar(f"{event.phase}/{metric}", event.value, event.epoch)
-            case Froze():
-                self._scalar("freeze/target", event.target, event.step)
-                self._scalar("freeze/alive", event.alive / max(1, event.prunable), event.step)
-                self._scalar("freeze/kept", event.kept / max(1, event.prunable), event.step)
-            case Collapsed() | Noted():
-                self.writer.add_text("messages", event.message)
-            case _:
-                return
+        found = numbers(event)
+        clock = f"{event.phase}/epoch" if isinstance(event, EpochEnded) else "freeze/step"
+        step = found.pop(clock, 0)
+        for name, value in found.items():
+            self.writer.add_scalar(name, value, int(step))
+        if isinstance(event, Collapsed | Noted):
+            self.writer.add_text("messages", event.message)
         self.writer.flush()
-
-    def _scalar(self, name: str, value: float, step: int) -> None:
-        self.writer.add_scalar(name, value, step)
 
 
 @hookimpl
