@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gemkit.data.part import DatasetPart
     from gemkit.data.source import Data
     from gemkit.models.part import ModelPart
+    from gemkit.models.prepare import prepare
     from gemkit.models.weights import load_weights
     from gemkit.parts.allocation import Allocation
     from gemkit.parts.initializer import Initializer
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from gemkit.plugins.loader import load_plugins
     from gemkit.plugins.markers import hookimpl
     from gemkit.plugins.registry import Registry
-    from gemkit.pruning.prepare import prepare
     from gemkit.runs.config import RunConfig, RunSettings, load_config
     from gemkit.runs.progress import Progress
     from gemkit.runs.result import RunResult
@@ -95,7 +95,7 @@ _HOMES = {
     "gemkit.plugins.loader": ("load_plugins",),
     "gemkit.plugins.markers": ("hookimpl",),
     "gemkit.plugins.registry": ("Registry",),
-    "gemkit.pruning.prepare": ("prepare",),
+    "gemkit.models.prepare": ("prepare",),
     "gemkit.runs.config": (
         "RunConfig",
         "RunSettings",

@@ -19,6 +19,7 @@ from gemkit.core.prunable import prunable_names
 from gemkit.core.selection import keep_top
 from gemkit.core.tensors import Tensors, as_input, generator, is_index, parameters_of
 from gemkit.data.source import Data
+from gemkit.models.prepare import prepare as prepared
 from gemkit.parts.allocation import Allocation
 from gemkit.parts.recipe import Recipe
 from gemkit.parts.scores import LearnedScores, Scores
@@ -29,7 +30,6 @@ from gemkit.plugins.registry import Registry
 from gemkit.pruning import finetune as finetuning
 from gemkit.pruning import search as pruning
 from gemkit.pruning.measure import measure
-from gemkit.pruning.prepare import prepare as prepared
 from gemkit.tickets.ticket import Ticket
 from gemkit.training.checkpointer import Checkpointer
 from gemkit.training.loop import Listener

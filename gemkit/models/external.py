@@ -13,7 +13,7 @@ from gemkit.core.prunable import WEIGHTED, prunable_names
 from gemkit.core.text import number_of
 from gemkit.models.blocks import Shape
 from gemkit.models.part import ModelPart
-from gemkit.pruning.prepare import prepare_
+from gemkit.models.prepare import prepare_
 
 
 class ExternalNet(ModelPart):

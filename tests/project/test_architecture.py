@@ -24,6 +24,8 @@ ROWS = [
         "data.augment",
         "data.sampler",
         "data.__init__",
+        "models.prepare",
+        "models.__init__",
     ],
     ["parts"],
     ["training"],

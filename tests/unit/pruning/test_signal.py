@@ -13,7 +13,7 @@ from gemkit import Plan, load_plugins, prepare, prunable_names, search
 from gemkit.core.errors import CollapseError, ModelError, SignalError
 from gemkit.core.events import Collapsed, Noted
 from gemkit.models.custom import model_data
-from gemkit.pruning.prepare import changes
+from gemkit.models.prepare import changes
 from gemkit.pruning.signal import trace
 from gemkit.report.pages import with_results
 from gemkit.runs.specs import recorded_model
