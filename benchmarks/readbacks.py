@@ -64,7 +64,7 @@ def measure(pruner: str) -> dict[str, Any]:
     with (
         simulated.watched() as seen,
         counted(Freezer, "freeze", freezes),
-        counted(Rewinder, "go_back", rewinds),
+        counted(Rewinder, "rewind_", rewinds),
     ):
         steps = Steps(seen)
         how: dict[str, Any] = {"plan": PLAN, "observers": [steps], "fabric": fabric}

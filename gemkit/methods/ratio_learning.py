@@ -25,7 +25,7 @@ from gemkit.parts.recipe import Recipe
 from gemkit.parts.scores import PAPER_STEPS
 from gemkit.pruning.search import search
 from gemkit.training.device import place
-from gemkit.training.loop import Listener, Phase, Training
+from gemkit.training.loop import Listener, RunContext, TrainLoop
 from gemkit.training.plan import Plan, Runtime
 from gemkit.training.trainer import Trainer
 
@@ -136,21 +136,21 @@ def learn_ratios(
     """
     start = layer_densities(recipe, model, density)
     plan = rate_plan(plan or Plan(), data)
-    phase = Phase("search", data, seed, runtime or Runtime(), observers, fabric)
+    context = RunContext("search", data, seed, runtime or Runtime(), observers, fabric)
     whole = search(
         recipe.model_copy(update={"density": 1.0}),
         model,
         data,
         seed=seed,
-        runtime=phase.runtime,
-        fabric=phase.fabric,
+        runtime=context.runtime,
+        fabric=context.fabric,
     )
-    with seeded(seed, phase.fabric.device):
-        own = place(whole.apply(copy.deepcopy(model)), phase.fabric, phase.runtime)
+    with seeded(seed, context.fabric.device):
+        own = place(whole.apply(copy.deepcopy(model)), context.fabric, context.runtime)
         net = RatedNet(own, list(whole.mask), start, generator(seed, "rates"))
-        trainer = Trainer(net, plan, phase.fabric, phase.runtime)
-        steps = plan.epochs * phase.steps_per_epoch(plan)
-        Training(phase, trainer, [range(steps)]).until(steps)
+        trainer = Trainer(net, plan, context.fabric, context.runtime)
+        steps = plan.epochs * context.steps_per_epoch(plan)
+        TrainLoop(context, trainer, [range(steps)]).run_until(steps)
     learned = tuple(rate.item() for rate in net.rates.values())
     if not any(learned):
         raise TrainingError(

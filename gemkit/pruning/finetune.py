@@ -19,7 +19,7 @@ from gemkit.training.checkpointer import Checkpointer
 from gemkit.training.device import make_fabric, place
 from gemkit.training.evaluation import measure
 from gemkit.training.labels import check_targets
-from gemkit.training.loop import Listener, Phase, Training
+from gemkit.training.loop import Listener, RunContext, TrainLoop
 from gemkit.training.optimizers import check_optimizer
 from gemkit.training.plan import Plan, Runtime
 from gemkit.training.task import Task
@@ -49,20 +49,22 @@ def finetune(
     seed = ticket.info.seed if seed is None else seed
     task = task or _usual(ticket)
     where = runtime or Runtime()
-    phase = Phase("finetune", data, seed, where, observers, fabric, checkpointer, task)
+    context = RunContext("finetune", data, seed, where, observers, fabric, checkpointer, task)
     plan = finetune_plan((plan or Plan()).lasting(epochs))
-    with seeded(seed, phase.fabric.device):
+    with seeded(seed, context.fabric.device):
         own = ticket.apply(own_copy(check_model(model)))
         check_targets(own, data, task)
-        net = MaskedNet(place(own, phase.fabric, phase.runtime), list(ticket.mask))
-        net.freeze_({name: mask.to(phase.fabric.device) for name, mask in ticket.mask.items()}, {})
-        whole = range(plan.epochs * phase.steps_per_epoch(plan))
-        trainer = Trainer(net, plan, phase.fabric, phase.runtime, task.objective)
+        net = MaskedNet(place(own, context.fabric, context.runtime), list(ticket.mask))
+        net.freeze_(
+            {name: mask.to(context.fabric.device) for name, mask in ticket.mask.items()}, {}
+        )
+        whole = range(plan.epochs * context.steps_per_epoch(plan))
+        trainer = Trainer(net, plan, context.fabric, context.runtime, task.objective)
         best = {"best": Best(net)} if plan.select == "best" else {}
-        phase.observers = [*phase.observers, *best.values()]
-        training = Training(phase, trainer, [whole])
-        phase.begin(**best, net=net, trainer=trainer, training=training)
-        training.until(whole.stop)
+        context.observers = [*context.observers, *best.values()]
+        loop = TrainLoop(context, trainer, [whole])
+        context.begin(**best, net=net, trainer=trainer, training=loop)
+        loop.run_until(whole.stop)
         for one in best.values():
             one.load_()
     weights = {

@@ -22,7 +22,7 @@ from gemkit.pruning.masked import MaskedNet
 from gemkit.pruning.measure import measure
 from gemkit.tickets.info import FreezeRecord
 from gemkit.training.calibration import draw
-from gemkit.training.loop import Phase
+from gemkit.training.loop import RunContext
 from gemkit.training.plan import CollapsePolicy
 from gemkit.training.trainer import Trainer
 
@@ -109,14 +109,14 @@ def negated(importance: Tensors) -> Tensors:
 class Freezer:
     """Carries out the freezes of one search and keeps their history."""
 
-    def __init__(self, recipe: Recipe, trainer: Trainer, phase: Phase, guard: Guard) -> None:
+    def __init__(self, recipe: Recipe, trainer: Trainer, context: RunContext, guard: Guard) -> None:
         self.recipe = recipe
         self.net = guard.net
         self.trainer = trainer
-        self.phase = phase
+        self.context = context
         self.guard = guard
         self.history: list[FreezeRecord] = []
-        self._rng = generator(phase.seed, "importance")
+        self._rng = generator(context.seed, "importance")
 
     def freeze(self, step: int, planned: Freeze) -> None:
         """Freeze to a density, report it, and check whether the network is alive."""
@@ -139,7 +139,7 @@ class Freezer:
         alive, mask = self.net.alive, self.net.mask
         record = FreezeRecord(step=step, target=density, alive=kept(alive), kept=kept(mask))
         self.history.append(record)
-        self.phase.tell(Froze(step, density, record.alive, record.kept, total(alive)))
+        self.context.emit(Froze(step, density, record.alive, record.kept, total(alive)))
         self.guard.refuse_empty(step, self._needed(mask))
         # A mask that is rounded again in every step may recover; what is frozen may not.
         self.guard.check_paths(step, alive, for_good=True)
@@ -216,12 +216,12 @@ class Freezer:
         Where the recipe inverts, everybody sees importance negated: the same order from its end.
         """
         batches = draw(
-            self.phase.data.train,
+            self.context.data.train,
             scores.batches_wanted(),
             self.trainer.plan.batch_size,
-            seed=self.phase.seed,
+            seed=self.context.seed,
             turn=len(self.history),
-            classes=self.phase.task.has_classes(self.phase.data),
+            classes=self.context.task.has_classes(self.context.data),
         )
         # Copies, so that a score that works in place harms nobody but itself.
         probe = Probe(
@@ -231,15 +231,15 @@ class Freezer:
             batches=batches,
             rng=self._rng,
             scores={name: score.clone() for name, score in self.net.scores.items()},
-            shape=self.phase.data.shape,
+            shape=self.context.data.shape,
             density=density,
             turn=len(self.history),
-            objective=self.phase.task.loss_of(self.net.model),
-            classes=self.phase.task.has_classes(self.phase.data),
-            indices=self.phase.data.indices,
+            objective=self.context.task.loss_of(self.net.model),
+            classes=self.context.task.has_classes(self.context.data),
+            indices=self.context.data.indices,
         )
         importance = measure(scores, probe)
-        if self.phase.fabric.world_size > 1:  # a GPU may compute other last bits than another
+        if self.context.fabric.world_size > 1:  # a GPU may compute other last bits than another
             importance = {name: value.contiguous() for name, value in importance.items()}
             for value in importance.values():
                 torch.distributed.broadcast(value, src=0)

@@ -13,7 +13,7 @@ from gemkit.pruning.collapse import empty_layers, is_cut
 from gemkit.pruning.masked import MaskedNet
 from gemkit.pruning.signal import Signal, trace
 from gemkit.training.calibration import draw
-from gemkit.training.loop import Phase
+from gemkit.training.loop import RunContext
 from gemkit.training.plan import CollapsePolicy, Plan
 
 _FEWEST = 64
@@ -31,11 +31,16 @@ class Guard:
     """
 
     def __init__(
-        self, recipe: Recipe, net: MaskedNet, phase: Phase, plan: Plan, on_collapse: CollapsePolicy
+        self,
+        recipe: Recipe,
+        net: MaskedNet,
+        context: RunContext,
+        plan: Plan,
+        on_collapse: CollapsePolicy,
     ) -> None:
         self.recipe = recipe
         self.net = net
-        self.phase = phase
+        self.context = context
         self.plan = plan
         self.on_collapse = on_collapse
         self._start = Signal()
@@ -50,27 +55,29 @@ class Guard:
         self._start = self._trace()
         scores = self.recipe.scores
         early = isinstance(scores, LearnedScores) or any(freeze.step == 0 for freeze in freezes)
-        resumed = self.phase.checkpointer.phase is not None  # it was checked when it began
+        resumed = self.context.checkpointer.phase is not None  # it was checked when it began
         fatal = _need_signal(scores) and early and not resumed
         fatal = fatal and self.plan.on_no_signal == "error"
         no_layer_used = len(self._start.unused) == len(self.net.parameters)
         if fatal and (self._start.dead or self._start.constant or no_layer_used):
             raise SignalError(self._no_signal())
         for sentence in self._start.sentences(len(self.net.parameters)):
-            self.phase.tell(Noted(f"at the start of the search {sentence}"))
+            self.context.emit(Noted(f"at the start of the search {sentence}"))
 
     def check_paths(self, step: int, mask: Tensors, *, for_good: bool) -> None:
         """Report layers without weights, and a mask that leaves no path through the network."""
         if empty := empty_layers(mask):
             what = f"{some(empty, 3)} lost every weight"
-        elif is_cut(self.net.model, mask, self.phase.data.shape, indices=self.phase.data.indices):
+        elif is_cut(
+            self.net.model, mask, self.context.data.shape, indices=self.context.data.indices
+        ):
             what = "no path leads from input to output any more"
         else:
             return
         if for_good:
             self._collapse(step, empty, what)
         elif self._is_news("for the moment", empty):
-            self.phase.tell(Collapsed(step, empty, f"at step {step} {what}, for the moment"))
+            self.context.emit(Collapsed(step, empty, f"at step {step} {what}, for the moment"))
 
     def check_gradients(self, step: int) -> None:
         """Report a network of constant output, and layers that have lost their gradient."""
@@ -101,7 +108,7 @@ class Guard:
             other = "auto" if regularizer.on == "scores" else "auto_gates"
             ways = [f"choose regularizer '{other}', which follows the target"]
             ways.append("lower regularizer.weight")
-        self.phase.tell(
+        self.context.emit(
             Noted(
                 f"the ticket keeps {count / all_of_them:.4g} of the weights, far fewer than the "
                 f"target of {most / all_of_them:.4g}, because most scores were pulled below the "
@@ -111,10 +118,10 @@ class Guard:
 
     def _trace(self) -> Signal:
         """Pass one batch of training images through the network as it is now."""
-        data, seed = self.phase.data.train, self.phase.seed
+        data, seed = self.context.data.train, self.context.seed
         size = max(_FEWEST, self.plan.batch_size)
         batch, *_ = draw(data, Wanted(1), size, seed=seed, turn=0)
-        loss = self.phase.task.loss_of(self.net.model)
+        loss = self.context.task.loss_of(self.net.model)
         return trace(self.net.model, list(self.net.parameters), batch, loss)
 
     def _no_signal(self) -> str:
@@ -150,7 +157,7 @@ class Guard:
             ways = [*remedies(recipe), _KEEP_ONE if single else _CONTINUE]
             raise CollapseError(f"{message}; {', or '.join(ways)}")
         if self._is_news("for good" if layers else what, layers):
-            self.phase.tell(Collapsed(step, layers, message))
+            self.context.emit(Collapsed(step, layers, message))
 
     def _is_news(self, kind: str, layers: tuple[str, ...]) -> bool:
         """Whether this has not been reported yet, of all layers or of one of these."""

@@ -1,4 +1,4 @@
-"""Rewinding: after every freeze, back to an earlier state, an earlier moment, or both."""
+"""Rewinding: after every freeze, restore earlier weights, set the clock back, or both."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -8,14 +8,15 @@ from gemkit.core.tensors import Tensors
 from gemkit.parts.recipe import Rewind
 from gemkit.parts.schedule import Freeze
 from gemkit.pruning.masked import MaskedNet
-from gemkit.training.loop import Training
+from gemkit.training.loop import TrainLoop
 
 
-def laps(rewind: Rewind, freezes: Sequence[Freeze], last: int, steps_per_epoch: int) -> list[range]:
-    """List what the clock shows on its way to every freeze, and then to the `last` step.
+def segments(
+    rewind: Rewind, freezes: Sequence[Freeze], last: int, steps_per_epoch: int
+) -> list[range]:
+    """List the steps of the clock before every freeze, and from the last freeze to step `last`.
 
-    Where anything is rewound the search ends with its last freeze: to train what is then found is
-    what fine-tuning is for.
+    If anything is rewound, the search ends with its last freeze: fine-tuning trains the result.
     """
     if rewind.happens:
         last = freezes[-1].step
@@ -28,40 +29,39 @@ def laps(rewind: Rewind, freezes: Sequence[Freeze], last: int, steps_per_epoch: 
 
 
 def steps_in(epochs: float, steps_per_epoch: int) -> int:
-    """Count the whole steps in a number of epochs, taken at its decimal face value."""
+    """Return ⌊epochs · steps per epoch⌋, exactly: epochs count as the decimal that is written."""
     return int(Fraction(repr(float(epochs))) * steps_per_epoch)
 
 
 class Rewinder:
-    """Goes back, in one search: it remembers the state to return to as training passes it."""
+    """Rewinds one search; takes the snapshot to return to when training reaches its step."""
 
-    def __init__(self, rewind: Rewind, net: MaskedNet, training: Training) -> None:
+    def __init__(self, rewind: Rewind, net: MaskedNet, loop: TrainLoop) -> None:
         self.rewind = rewind
         self.net = net
-        self.training = training
+        self.loop = loop
         self._anchor: Tensors | None = None
 
-    def remember(self) -> None:
-        """Train to the moment that weights return to, and remember all they consist of."""
+    def take_snapshot(self) -> None:
+        """Train to the step that weights are rewound to, and take a snapshot."""
         if self.rewind.weights is not None and self._anchor is None:
-            self.training.until(steps_in(self.rewind.weights, self.training.steps_per_epoch))
+            self.loop.run_until(steps_in(self.rewind.weights, self.loop.steps_per_epoch))
             self._anchor = self.net.snapshot()
 
     def state_dict(self) -> StateDict:
-        """Return what weights go back to, once it is known."""
+        """Return the snapshot, or None before it is taken."""
         return {"anchor": self._anchor}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Know what a rewinder did whose state this is."""
+        """Load a saved state."""
         if state["anchor"] is not None:
             self._anchor = checked_tensors(state["anchor"], self.net.snapshot())
 
-    def go_back(self) -> None:
-        """Rewind what is to be rewound; the optimizer then knows nothing of what it did since."""
-        trainer = self.training.trainer
+    def rewind_(self) -> None:
+        """Rewind what the recipe says, and reset the optimizer if anything is rewound."""
         if self._anchor is not None:
             self.net.rewind_(self._anchor)
         if self.rewind.clock is not None:
-            self.training.set_clock(steps_in(self.rewind.clock, self.training.steps_per_epoch))
+            self.loop.set_clock(steps_in(self.rewind.clock, self.loop.steps_per_epoch))
         if self.rewind.happens:
-            trainer.reset_optimizer_()
+            self.loop.trainer.reset_optimizer_()

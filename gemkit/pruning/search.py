@@ -25,7 +25,7 @@ from gemkit.pruning.finetune import finetune_plan, on_cpu, refuse_score_lr, stat
 from gemkit.pruning.freeze import Freezer
 from gemkit.pruning.guard import Guard
 from gemkit.pruning.masked import MaskedNet
-from gemkit.pruning.rewind import Rewinder, laps
+from gemkit.pruning.rewind import Rewinder, segments
 from gemkit.pruning.scope import left_out, names_in_scope
 from gemkit.tickets.apply import ties_of
 from gemkit.tickets.info import TicketInfo
@@ -33,7 +33,7 @@ from gemkit.tickets.ticket import Ticket
 from gemkit.training.checkpointer import Checkpointer
 from gemkit.training.device import place
 from gemkit.training.labels import check_targets
-from gemkit.training.loop import Listener, Phase, Training
+from gemkit.training.loop import Listener, RunContext, TrainLoop
 from gemkit.training.plan import CollapsePolicy, Plan, Runtime
 from gemkit.training.task import Task
 from gemkit.training.trainer import Trainer
@@ -85,54 +85,56 @@ def search(
     """
     check_seed(seed)
     model = check_model(model)
-    phase = Phase("search", data, seed, runtime or Runtime(), observers, fabric, checkpointer, task)
-    _check_objective(recipe, phase)
+    context = RunContext(
+        "search", data, seed, runtime or Runtime(), observers, fabric, checkpointer, task
+    )
+    _check_objective(recipe, context)
     plan = search_plan(recipe, plan or Plan(), data)
     target = recipe.density or density
-    per_epoch = phase.steps_per_epoch(plan)
+    per_epoch = context.steps_per_epoch(plan)
     check_fit(recipe, epochs=plan.epochs, density=target, steps_per_epoch=per_epoch)
-    with seeded(seed, phase.fabric.device):
+    with seeded(seed, context.fabric.device):
         freezes = recipe.schedule.freezes(target, plan.epochs, per_epoch)
-        ways = laps(recipe.rewind, freezes, plan.epochs * per_epoch, per_epoch)
-        net = _prepare(recipe, model, phase, prune_frozen, sum(map(len, ways)), target)
+        parts = segments(recipe.rewind, freezes, plan.epochs * per_epoch, per_epoch)
+        net = _prepare(recipe, model, context, prune_frozen, sum(map(len, parts)), target)
         check_shares(recipe, net.effective, net.alive, target, on_collapse)
-        guard = Guard(recipe, net, phase, plan, on_collapse)
+        guard = Guard(recipe, net, context, plan, on_collapse)
         guard.check_start(freezes)
-        objective = recipe.objective or phase.task.objective
-        trainer = Trainer(net, plan, phase.fabric, phase.runtime, objective)
-        freezer = Freezer(recipe, trainer, phase, guard)
+        objective = recipe.objective or context.task.objective
+        trainer = Trainer(net, plan, context.fabric, context.runtime, objective)
+        freezer = Freezer(recipe, trainer, context, guard)
         learns = isinstance(recipe.scores, LearnedScores)
-        if learns and not ways[-1] and not recipe.rounding.soft:
-            phase.tell(Noted(_NO_TIME_LEFT))
-        if objective != phase.task.objective != CrossEntropy():
-            names = objective.name, recipe.pruner, phase.task.objective.name
-            phase.tell(Noted(_OWN_OBJECTIVE.format(*names)))
+        if learns and not parts[-1] and not recipe.rounding.soft:
+            context.emit(Noted(_NO_TIME_LEFT))
+        if objective != context.task.objective != CrossEntropy():
+            names = objective.name, recipe.pruner, context.task.objective.name
+            context.emit(Noted(_OWN_OBJECTIVE.format(*names)))
         if not prune_frozen and (left := frozen_names(model)):
-            phase.tell(Noted(_NOT_PRUNED.format(some(left, most=3))))
+            context.emit(Noted(_NOT_PRUNED.format(some(left, most=3))))
         if sentence := left_out(recipe, model, list(net.parameters), frozen=prune_frozen):
-            phase.tell(Noted(sentence))
+            context.emit(Noted(sentence))
         if recipe.grow is not None and not regrows(freezes):
-            phase.tell(Noted(_NOTHING_GROWS.format(recipe.grow.name, recipe.schedule.name)))
-        training = Training(phase, trainer, ways)
-        rewinder = Rewinder(recipe.rewind, net, training)
-        phase.begin(net=net, trainer=trainer, training=training, freezer=freezer, rewinder=rewinder)
-        rewinder.remember()
+            context.emit(Noted(_NOTHING_GROWS.format(recipe.grow.name, recipe.schedule.name)))
+        loop = TrainLoop(context, trainer, parts)
+        rewinder = Rewinder(recipe.rewind, net, loop)
+        context.begin(net=net, trainer=trainer, training=loop, freezer=freezer, rewinder=rewinder)
+        rewinder.take_snapshot()
         for planned in freezes[len(freezer.history) :]:
-            training.until(planned.step)
-            if training.stopped and (planned is not freezes[-1] or freezer.is_at(target)):
+            loop.run_until(planned.step)
+            if loop.stopped and (planned is not freezes[-1] or freezer.is_at(target)):
                 continue  # straight to the target: nothing trains or rewinds in between
-            freezer.freeze(training.steps, planned)
-            rewinder.go_back()
+            freezer.freeze(loop.steps, planned)
+            rewinder.rewind_()
             if on_ticket and recipe.schedule.trains and not learns and recipe.grow is None:
-                rung = _ticket(recipe, training, freezer, net.mask, planned.density, prune_frozen)
+                level = _ticket(recipe, loop, freezer, net.mask, planned.density, prune_frozen)
                 done = freezes[: len(freezer.history)]
-                partway = training.ended_early or not _ends_with(done, recipe, training)
-                on_ticket(rung.with_info(partway=partway))
-            phase.checkpointer.maybe_save()
-        if ways[-1]:
-            training.until(ways[-1].stop)
-        mask = freezer.final_mask(training.steps, target)
-    return _ticket(recipe, training, freezer, mask, target, prune_frozen)
+                partway = loop.ended_early or not _ends_with(done, recipe, loop)
+                on_ticket(level.with_info(partway=partway))
+            context.checkpointer.maybe_save()
+        if parts[-1]:
+            loop.run_until(parts[-1].stop)
+        mask = freezer.final_mask(loop.steps, target)
+    return _ticket(recipe, loop, freezer, mask, target, prune_frozen)
 
 
 def search_plan(recipe: Recipe, plan: Plan, data: Data) -> Plan:
@@ -162,75 +164,80 @@ def _score_lr(scores: LearnedScores, plan: Plan, steps: int) -> float:
     return LearnedScores.default_lr(scores, steps) if plan.optimizer == "sgd" else _SCORE_LR_ADAM
 
 
-def _check_objective(recipe: Recipe, phase: Phase) -> None:
+def _check_objective(recipe: Recipe, context: RunContext) -> None:
     """Refuse a recipe whose own objective is not for the targets of the task."""
-    own, targets = recipe.objective, phase.task.objective.targets
+    own, targets = recipe.objective, context.task.objective.targets
     if own is not None and own.targets not in ("any", targets) and targets != "any":
         raise FitError(
             f"pruner '{recipe.pruner}': its search minimizes '{own.name}', which is for "
-            f"{own.targets}, but the targets of objective '{phase.task.objective.name}' are "
+            f"{own.targets}, but the targets of objective '{context.task.objective.name}' are "
             f"{targets}; choose another pruner, or leave the recipe's objective out"
         )
 
 
 def _prepare(
-    recipe: Recipe, model: nn.Module, phase: Phase, prune_frozen: bool, steps: int, target: float
+    recipe: Recipe,
+    model: nn.Module,
+    context: RunContext,
+    prune_frozen: bool,
+    steps: int,
+    target: float,
 ) -> MaskedNet:
     """Copy the model, draw its starting weights unless they are frozen, and put it under a mask."""
     own = own_copy(model)
     parameters = parameters_of(own, names := names_in_scope(recipe, own, frozen=prune_frozen))
     weights = {name: weight.detach() for name, weight in parameters.items() if weight.requires_grad}
-    drawn = recipe.init.draw(weights, generator(phase.seed, "weights"))
+    drawn = recipe.init.draw(weights, generator(context.seed, "weights"))
     for name, weight in list(weights.items()):
         weight.copy_(drawn.pop(name))  # one copy less in memory, layer by layer
-    check_targets(own, phase.data, phase.task)
-    own = place(own, phase.fabric, phase.runtime)
+    check_targets(own, context.data, context.task)
+    own = place(own, context.fabric, context.runtime)
     if isinstance(recipe.scores, LearnedScores):
-        rng = generator(phase.seed, "scores")
+        rng = generator(context.seed, "scores")
         return MaskedNet.learning(own, names, recipe, rng, steps=steps, target=target)
     return MaskedNet(own, names, now=Now(steps=steps, target=target))
 
 
-def _ends_with(freezes: list[Freeze], recipe: Recipe, training: Training) -> bool:
+def _ends_with(freezes: list[Freeze], recipe: Recipe, loop: TrainLoop) -> bool:
     """Tell whether a search to the density of the last of these freezes consists of just these."""
-    epochs, per_epoch = training.trainer.plan.epochs, training.steps_per_epoch
+    epochs, per_epoch = loop.trainer.plan.epochs, loop.steps_per_epoch
     aim = freezes[-1].density
     if recipe.density not in (None, aim):
         return False
-    if laps(recipe.rewind, freezes, epochs * per_epoch, per_epoch)[-1]:
+    if segments(recipe.rewind, freezes, epochs * per_epoch, per_epoch)[-1]:
         return False  # it would train on after the last one
     return recipe.schedule.freezes(aim, epochs, per_epoch) == freezes
 
 
 def _ticket(
     recipe: Recipe,
-    training: Training,
+    loop: TrainLoop,
     freezer: Freezer,
     mask: Tensors,
     density: float,
     prune_frozen: bool,
 ) -> Ticket:
     """Take the ticket out of a search as it stands."""
-    net, phase = freezer.net, training.phase
+    net, context = freezer.net, loop.context
     info = TicketInfo(
         pruner=recipe.pruner,
         recipe=recipe.to_data(),
         model=None,
         dataset=None,
-        shape=phase.data.shape,
-        classes=phase.data.classes,
+        shape=context.data.shape,
+        classes=context.data.classes,
         density_target=density,
-        seed=phase.seed,
-        epochs=round(training.steps / training.steps_per_epoch),
-        plan=training.trainer.plan,
+        seed=context.seed,
+        epochs=round(loop.steps / loop.steps_per_epoch),
+        plan=loop.trainer.plan,
         stage="found",
         versions={"gemkit": version("gemkit"), "torch": torch.__version__},
         history=freezer.history,
         alive=kept(net.alive),
-        partway=training.ended_early,
+        partway=loop.ended_early,
         on_collapse=freezer.guard.on_collapse,
         prune_frozen=prune_frozen,
         tied=ties_of(net.model.state_dict(keep_vars=True)),
-        **phase.task.to_data(),
+        **context.task.to_data(),
     )
     return Ticket(mask=on_cpu(mask), state=state_of(net, net.weights), info=info)

@@ -1,4 +1,4 @@
-"""One phase of a run, search or fine-tuning: its data, device and seed, and who is told."""
+"""The context of a search or fine-tuning, and the loop that trains in it."""
 
 import itertools
 import time
@@ -28,7 +28,7 @@ _FEW = 3  # steps of an epoch that fp16 may skip without a note
 
 
 def agreed(data: Data, fabric: Fabric | None) -> Fingerprint:
-    """Return the first process's fingerprint of the data, so that all come to one decision."""
+    """Return the first process's fingerprint of the data, so that all processes agree."""
     if fabric is None:
         return data.fingerprint
     first = fabric.broadcast(data.fingerprint if fabric.is_global_zero else None)
@@ -48,10 +48,9 @@ def steps_in_epoch(source: Source, size: int, world: int) -> int:
 def endless(
     source: Source, size: int, *, seed: int, fabric: Fabric, start: int = 0
 ) -> Iterator[Batch]:
-    """Yield augmented training batches for ever, each epoch in an order of its own.
+    """Yield augmented training batches without end; every epoch has its own order.
 
-    The first one is what comes after `start` batches, as if those had been drawn.
-    Of several processes, each gets its share of every batch.
+    Skip the first `start` batches. Of several processes, each gets its share of every batch.
     """
     world = fabric.world_size
     whole = steps_in_epoch(source, size, world)
@@ -67,8 +66,8 @@ def _copied(tensors: Tensors) -> Tensors:
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 
-class Phase:
-    """Where a network is trained, on which data, from which seed, and who is told."""
+class RunContext:
+    """Data, seed, device, observers and checkpointer of a search or fine-tuning."""
 
     def __init__(
         self,
@@ -96,13 +95,13 @@ class Phase:
         """The fingerprint of the data; all processes must ask for it together."""
         return agreed(self._loaded, self.fabric)
 
-    def tell(self, event: Event) -> None:
-        """Pass an event on to every observer."""
+    def emit(self, event: Event) -> None:
+        """Send an event to every observer."""
         for observer in self.observers:
             observer(event)
 
     def begin(self, **parts: Stateful) -> None:
-        """Let the parts go on from where they were saved, if they were."""
+        """Restore the saved state of these parts, if there is one."""
         self.checkpointer.begin(self.name, self.fabric, parts)
 
     def steps_per_epoch(self, plan: Plan) -> int:
@@ -110,28 +109,29 @@ class Phase:
         return steps_in_epoch(self.data.train, plan.batch_size, self.fabric.world_size)
 
 
-class Training:
-    """Trains a network against a clock that its owner may set back.
+class TrainLoop:
+    """Trains a network by a clock, which rewinding sets back.
 
-    The clock alone decides the learning rate and the batch of a step. `steps` counts every step
-    ever taken, and never goes back.
+    The clock alone determines the learning rate and the batch of a step. `steps` counts all steps
+    that were taken, and is never set back.
     """
 
-    def __init__(self, phase: Phase, trainer: Trainer, laps: Sequence[range]) -> None:
-        self.phase = phase
+    def __init__(self, context: RunContext, trainer: Trainer, segments: Sequence[range]) -> None:
+        self.context = context
         self.trainer = trainer
-        if any(laps) and not trainer.net.trainable():
+        if any(segments) and not trainer.net.trainable():
             raise TrainingError(
                 f"every parameter of {type(trainer.net.model).__name__} is frozen "
                 "(requires_grad=False), so there is nothing to train; unfreeze some, with "
                 "requires_grad_(True)"
             )
         self.steps = 0
-        self.steps_per_epoch = phase.steps_per_epoch(trainer.plan)
+        self.steps_per_epoch = context.steps_per_epoch(trainer.plan)
         self._epochs = 0
         self.set_clock(0)
         ends = (
-            lap.stop // self.steps_per_epoch - lap.start // self.steps_per_epoch for lap in laps
+            part.stop // self.steps_per_epoch - part.start // self.steps_per_epoch
+            for part in segments
         )
         self.stopped = False
         self._asked: str | None = None
@@ -140,90 +140,94 @@ class Training:
             scores=lambda: _copied(trainer.net.scores),
             stop=self.stop,
         )
-        self._planned = sum(map(len, laps))
-        phase.tell(PhaseStarted(phase.name, epochs=sum(ends), steps=self._planned, view=view))
+        self._planned = sum(map(len, segments))
+        context.emit(PhaseStarted(context.name, epochs=sum(ends), steps=self._planned, view=view))
         trainer.module.train()
         self._began = time.perf_counter()
 
     def set_clock(self, step: int) -> None:
-        """Go on, from the next step, as a training does that has taken so many steps."""
+        """Continue as after this many steps: with that learning rate and those batches."""
         self.clock = step
-        plan, phase = self.trainer.plan, self.phase
+        plan, context = self.trainer.plan, self.context
         self._batches = endless(
-            phase.data.train, plan.batch_size, seed=phase.seed, fabric=phase.fabric, start=step
+            context.data.train,
+            plan.batch_size,
+            seed=context.seed,
+            fabric=context.fabric,
+            start=step,
         )
 
     def stop(self, reason: str) -> None:
-        """Take no more steps; of several processes, the first decides, at the end of an epoch."""
+        """Take no more steps; with several processes, the first one decides, after an epoch."""
         self._asked = reason if self._asked is None else self._asked
-        if self.phase.fabric.world_size == 1:
+        if self.context.fabric.world_size == 1:
             self._stop_if_asked()
 
     def _stop_if_asked(self) -> None:
         if self._asked is not None and not self.stopped:
             self.stopped = True
-            self.phase.tell(Noted(f"stopped after step {self.steps}: {self._asked}"))
+            self.context.emit(Noted(f"stopped after step {self.steps}: {self._asked}"))
 
     @property
     def ended_early(self) -> bool:
         """Whether an observer stopped training before its last step."""
         return self.stopped and self.steps < self._planned
 
-    def until(self, step: int) -> None:
+    def run_until(self, step: int) -> None:
         """Train until the clock shows this step, or until an observer asks to stop."""
         while self.clock < step and not self.stopped:
             lr = self.trainer.plan.lr_at(self.clock, self.steps_per_epoch)
             self.clock += 1
             self.steps += 1
             if not self.trainer.step(next(self._batches), lr, self.steps):
-                self.phase.tell(Noted(f"step {self.steps} was left out: its loss is not finite"))
-            self.phase.tell(StepEnded(self.phase.name, self.steps))
+                self.context.emit(Noted(f"step {self.steps} was left out: its loss is not finite"))
+            self.context.emit(StepEnded(self.context.name, self.steps))
             ends = self.clock % self.steps_per_epoch == 0
             if ends:
                 self._end_epoch(lr)
-                if self.phase.fabric.world_size > 1:  # one that stopped alone would be waited for
-                    self._asked = self.phase.fabric.broadcast(self._asked)
+                if self.context.fabric.world_size > 1:  # all processes stop together
+                    self._asked = self.context.fabric.broadcast(self._asked)
                     self._stop_if_asked()
-            self.phase.checkpointer.maybe_save(epoch_ended=ends)
+            self.context.checkpointer.maybe_save(epoch_ended=ends)
 
     def state_dict(self) -> StateDict:
-        """Return how far training is, how long it took, and the fingerprint of its data."""
+        """Return clock, counts, elapsed time and the fingerprint of the data."""
         return {
             "clock": self.clock,
             "steps": self.steps,
             "epochs": self._epochs,
             "seconds": self._seconds(),
             "stopped": self.stopped,
-            "data": self.phase.fingerprint.model_dump(),
+            "data": self.context.fingerprint.model_dump(),
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Load a saved state; refuse it where it was reached on other data."""
-        data = state.get("data")  # which older checkpoints do not hold
+        """Load a saved state; refuse one from other data."""
+        data = state.get("data")  # missing in older checkpoints
         check_same(
             None if data is None else Fingerprint.model_validate(data),
-            self.phase.fingerprint,
+            self.context.fingerprint,
             "the run began with",
             "resume it with those, or start in another folder",
         )
         self.set_clock(checked_count(state, "clock"))
         self.steps, self._epochs = checked_count(state, "steps"), checked_count(state, "epochs")
         self._began = time.perf_counter() - float(state["seconds"])
-        self.stopped = bool(state.get("stopped", False))  # which older checkpoints do not hold
+        self.stopped = bool(state.get("stopped", False))  # missing in older checkpoints
 
     def _seconds(self) -> float:
-        """Return how long the phase has been training, interruptions left out."""
+        """Return the time spent in training, without interruptions."""
         return time.perf_counter() - self._began
 
     def _end_epoch(self, lr: float) -> None:
-        """Measure and tell how the epoch went: the only moment that waits for the device."""
+        """Evaluate, and report the epoch; nothing else waits for the device."""
         self._epochs += 1
-        trainer, phase, metric = self.trainer, self.phase, self.phase.task.metric
+        trainer, context, metric = self.trainer, self.context, self.context.task.metric
         event = EpochEnded(
-            phase=phase.name,
+            phase=context.name,
             epoch=self._epochs,
             loss=trainer.mean_loss(self.steps),
-            value=measure(trainer.module, phase.data.validation, phase.fabric, phase.task),
+            value=measure(trainer.module, context.data.validation, context.fabric, context.task),
             density=density_of(trainer.net.mask),
             lr=lr,
             seconds=self._seconds(),
@@ -231,9 +235,9 @@ class Training:
             higher_is_better=metric.higher_is_better,
             strength=trainer.net.strength,
         )
-        phase.tell(event)
+        context.emit(event)
         if (skipped := trainer.skipped()) > min(_FEW, self.steps_per_epoch - 1):
-            phase.tell(
+            context.emit(
                 Noted(
                     f"{number_of(skipped, 'step')} of epoch {self._epochs} skipped, with gradients "
                     "that are not finite in fp16; if that does not stop, lower the learning rate "

@@ -24,7 +24,7 @@ from gemkit.pruning.guard import Guard
 from gemkit.runs.setup import together
 from gemkit.tickets.ticket import Ticket
 from gemkit.training.checkpointer import DiskCheckpointer
-from gemkit.training.loop import Training
+from gemkit.training.loop import TrainLoop
 
 QUICK = (
     *("--pruner", "random", "-o", "schedule.every=1", "--schedule", "cubic", "-o", "model.width=4"),
@@ -222,8 +222,8 @@ def test_files_from_before_fingerprints_are_read(gemkit, stop_in, monkeypatch):
     write, _, words = KINDS["memory"]
     write(Path("data"))
     with monkeypatch.context() as patch:
-        state = Training.state_dict
-        patch.setattr(Training, "state_dict", lambda self: without_data(state(self)))
+        state = TrainLoop.state_dict
+        patch.setattr(TrainLoop, "state_dict", lambda self: without_data(state(self)))
         stop_in("finetune", gemkit, "run", *words, *QUICK, "--data-dir", "data", "--out", "run")
     config = Path("run/config.toml")
     text = config.read_text()

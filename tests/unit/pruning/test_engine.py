@@ -30,7 +30,7 @@ from gemkit.pruning.guard import Guard, remedies
 from gemkit.pruning.masked import MaskedNet
 from gemkit.pruning.search import search_plan
 from gemkit.training.device import layout_of, make_fabric
-from gemkit.training.loop import Phase, endless
+from gemkit.training.loop import RunContext, endless
 from gemkit.training.trainer import Trainer
 
 PRUNERS = sorted(load_plugins().pruners)
@@ -346,8 +346,8 @@ def test_parameters_keep_their_names_and_the_model_its_class():
 
 
 def freezer_of(recipe, observers=()):
-    """A search taken apart: its phase, trainer and freezer, ready to be stepped by hand."""
-    phase = Phase("search", tiny_data(), 0, CPU, observers, None)
+    """A search taken apart: its context, trainer and freezer, ready to be stepped by hand."""
+    context = RunContext("search", tiny_data(), 0, CPU, observers, None)
     model = tiny_net()
     net = (
         MaskedNet.learning(model, prunable_names(model), recipe, generator(0, "scores"))
@@ -355,10 +355,10 @@ def freezer_of(recipe, observers=()):
         else MaskedNet(model, prunable_names(model))
     )
     plan = Plan(epochs=1, batch_size=8, lr=0.1, momentum=0.9, weight_decay=0.1)
-    trainer = Trainer(net, plan, phase.fabric, CPU)
+    trainer = Trainer(net, plan, context.fabric, CPU)
     trainer.module.train()
-    guard = Guard(recipe, trainer.net, phase, trainer.plan, "warn")
-    return trainer, Freezer(recipe, trainer, phase, guard)
+    guard = Guard(recipe, trainer.net, context, trainer.plan, "warn")
+    return trainer, Freezer(recipe, trainer, context, guard)
 
 
 def test_a_freeze_in_the_middle_of_training_clears_what_the_optimizer_remembers():

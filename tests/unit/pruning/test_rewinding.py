@@ -16,7 +16,7 @@ from gemkit.core.prunable import prunable_names
 from gemkit.parts.schedule import Freeze
 from gemkit.pruning.finetune import finetune_plan
 from gemkit.pruning.masked import MaskedNet
-from gemkit.pruning.rewind import laps, steps_in
+from gemkit.pruning.rewind import segments, steps_in
 from gemkit.training.device import make_fabric
 from gemkit.training.loop import endless
 from gemkit.training.trainer import Trainer
@@ -225,11 +225,11 @@ def test_what_a_phase_announces_is_what_happens(weights, clock):
 
 def test_a_search_that_rewinds_ends_with_its_last_freeze():
     freezes = [Freeze(6, 0.5), Freeze(10, 0.2)]
-    assert laps(Rewind(), freezes, 16, 4) == [range(6), range(6, 10), range(10, 16)]
+    assert segments(Rewind(), freezes, 16, 4) == [range(6), range(6, 10), range(10, 16)]
     cold = Rewind(weights=0.0, clock=0.0)
-    assert laps(cold, freezes, 16, 4) == [range(6), range(10), range(10, 10)]
+    assert segments(cold, freezes, 16, 4) == [range(6), range(10), range(10, 10)]
     weights_alone = Rewind(weights=0.0)
-    assert laps(weights_alone, freezes, 16, 4) == [range(6), range(6, 10), range(10, 10)]
+    assert segments(weights_alone, freezes, 16, 4) == [range(6), range(6, 10), range(10, 10)]
 
 
 def test_a_moment_is_counted_in_whole_steps_at_its_face_value():

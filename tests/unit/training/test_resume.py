@@ -18,7 +18,7 @@ from gemkit.pruning.masked import MaskedNet
 from gemkit.pruning.rewind import Rewinder
 from gemkit.training.checkpoint import Checkpoint
 from gemkit.training.checkpointer import DiskCheckpointer, GlobalRandom
-from gemkit.training.loop import Training
+from gemkit.training.loop import TrainLoop
 from gemkit.training.trainer import Trainer
 
 
@@ -146,9 +146,9 @@ PIECES = {
     "global random numbers": (GlobalRandom, "cpu", "learned"),
     "momentum": (Trainer, "optimizer", "learned"),
     "running loss": (Trainer, "loss", "learned"),
-    "clock": (Training, "clock", "learned"),
-    "steps": (Training, "steps", "learned"),
-    "epochs": (Training, "epochs", "learned"),
+    "clock": (TrainLoop, "clock", "learned"),
+    "steps": (TrainLoop, "steps", "learned"),
+    "epochs": (TrainLoop, "epochs", "learned"),
     "history": (Freezer, "history", "learned"),
     "random numbers of measuring": (Freezer, "rng", "measured by chance"),
     "anchor": (Rewinder, "anchor", "rewinding"),
