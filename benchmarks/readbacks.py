@@ -19,6 +19,7 @@ from benchmarks.measure import lines
 from gemkit import Plan, finetune, load_plugins, search
 from gemkit.core.events import Event, StepEnded
 from gemkit.pruning.freeze import Freezer
+from gemkit.pruning.guard import Guard
 from gemkit.pruning.rewind import Rewinder
 from gemkit.testing import simulated
 from gemkit.testing.tiny import tiny_data, tiny_net
@@ -59,11 +60,13 @@ def counted(owner: type, method: str, counts: list[int]) -> Iterator[None]:
 def measure(pruner: str) -> dict[str, Any]:
     """Search and fine-tune, and tell the most read-backs of a freeze and of a step."""
     freezes: list[int] = []
+    checks: list[int] = []
     rewinds: list[int] = []
     fabric = simulated.fabric()
     with (
         simulated.watched() as seen,
         counted(Freezer, "freeze", freezes),
+        counted(Guard, "check_freeze", checks),
         counted(Rewinder, "rewind_", rewinds),
     ):
         steps = Steps(seen)
@@ -72,7 +75,7 @@ def measure(pruner: str) -> dict[str, Any]:
         finetune(ticket, tiny_net(), tiny_data(), epochs=1, **how)
     return {
         "pruner": pruner,
-        "per_freeze": max(map(sum, zip(freezes, rewinds, strict=True))),
+        "per_freeze": max(map(sum, zip(freezes, checks, rewinds, strict=True))),
         "per_step": max(steps.counts),
     }
 

@@ -29,7 +29,7 @@ from gemkit.plugins.provenance import versions_of
 from gemkit.plugins.registry import Registry
 from gemkit.pruning import finetune as finetuning
 from gemkit.pruning import search as pruning
-from gemkit.pruning.measure import measure
+from gemkit.pruning.freeze import measure
 from gemkit.tickets.ticket import Ticket
 from gemkit.training.checkpointer import Checkpointer
 from gemkit.training.loop import Listener

@@ -12,6 +12,18 @@ from gemkit.core.text import number_of
 from gemkit.parts.recipe import Recipe
 from gemkit.pruning.scope import names_in_scope
 from gemkit.training.plan import CollapsePolicy
+from gemkit.training.task import Task
+
+
+def check_objective(recipe: Recipe, task: Task) -> None:
+    """Refuse a recipe whose own objective does not suit the targets of the task."""
+    own, targets = recipe.objective, task.objective.targets
+    if own is not None and own.targets not in ("any", targets) and targets != "any":
+        raise FitError(
+            f"pruner '{recipe.pruner}': its search minimizes '{own.name}', which is for "
+            f"{own.targets}, but the targets of objective '{task.objective.name}' are {targets}; "
+            "choose another pruner, or leave the recipe's objective out"
+        )
 
 
 def check_network(

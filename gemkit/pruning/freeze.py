@@ -1,30 +1,147 @@
-"""Freezing: measure importance, share the budget, select, and check that the network is alive."""
+"""Freezing: measure importance, share the budget among layers, select, and prune the rest."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 from functools import partial
 
 import torch
+from torch import nn
 
 from gemkit.core.errors import ImportanceError
 from gemkit.core.events import Froze
 from gemkit.core.probe import Probe
 from gemkit.core.selection import count_alive
 from gemkit.core.state import StateDict, checked_rng_state
-from gemkit.core.tensors import Tensors, budget, generator, kept, total
+from gemkit.core.tensors import Tensors, budget, generator, kept, seeded, total
 from gemkit.parts.recipe import Recipe
 from gemkit.parts.schedule import Freeze
 from gemkit.parts.scores import Scores
 from gemkit.pruning.collapse import keep_one
-from gemkit.pruning.guard import Guard
 from gemkit.pruning.masked import MaskedNet
-from gemkit.pruning.measure import measure
 from gemkit.tickets.info import FreezeRecord
 from gemkit.training.calibration import draw
 from gemkit.training.loop import RunContext
 from gemkit.training.plan import CollapsePolicy
 from gemkit.training.trainer import Trainer
+
+
+class Freezer:
+    """Carries out the freezes of one search, and records them."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        net: MaskedNet,
+        trainer: Trainer,
+        context: RunContext,
+        on_collapse: CollapsePolicy = "error",
+    ) -> None:
+        self.recipe = recipe
+        self.net = net
+        self.trainer = trainer
+        self.context = context
+        self.on_collapse = on_collapse
+        self.history: list[FreezeRecord] = []
+        self._rng = generator(context.seed, "importance")
+
+    def freeze(self, step: int, planned: Freeze) -> Tensors:
+        """Freeze to a density, and return the mask that the network uses from now on."""
+        net, recipe, density = self.net, self.recipe, planned.density
+        allow_ties = self.trainer.plan.allow_ties
+        importance = self._importance(recipe.scores, density)
+        if recipe.grow is None:
+            freeze(net, recipe, density, importance, self.on_collapse, allow_ties=allow_ties)
+        else:
+            growth = partial(self._importance, recipe.grow, density)
+            regrow(net, recipe, planned, importance, growth, allow_ties=allow_ties)
+        net.clear_state(self.trainer.optimizer)
+        mask = net.mask
+        record = FreezeRecord(step=step, target=density, alive=kept(net.alive), kept=kept(mask))
+        self.history.append(record)
+        self.context.emit(Froze(step, density, record.alive, record.kept, total(mask)))
+        return mask
+
+    def is_at(self, density: float) -> bool:
+        """Whether the last freeze was to this density."""
+        return bool(self.history) and self.history[-1].target == density
+
+    def state_dict(self) -> StateDict:
+        """Return the freezes so far, and the state of the random numbers of scores."""
+        history = [record.model_dump() for record in self.history]
+        return {"history": history, "rng": self._rng.get_state()}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Load a saved state."""
+        self.history = [FreezeRecord.model_validate(record) for record in state["history"]]
+        self._rng.set_state(checked_rng_state(state["rng"], self._rng.get_state()))
+
+    def final_mask(self, density: float) -> Tensors:
+        """Choose the mask of the ticket, and apply it."""
+        net, recipe = self.net, self.recipe
+        mask = self._chosen_mask(density)
+        if recipe.rounding.spends_budget and not self.trainer.plan.allow_ties:
+            # Only now: constant scores, for example, are equal until the first step.
+            importance = self._importance(recipe.scores, density)
+            with _named(recipe.scores):
+                recipe.structure.select(importance, net.alive, net.shares, density, in_use=mask)
+        if self.on_collapse == "keep-one":
+            importance = self._importance(recipe.scores, density)
+            mask = keep_one(mask, importance, net.alive, limit=budget(total(mask), density))
+        net.apply_mask_(mask)
+        return mask
+
+    def _chosen_mask(self, density: float) -> Tensors:
+        """Return the mask that `finalize` names, or what an inverted selection keeps.
+
+        If rounding would break the structure, return what is alive.
+        """
+        net, recipe = self.net, self.recipe
+        if recipe.invert and recipe.rounding.spends_budget:
+            importance = self._importance(recipe.scores, density)
+            return recipe.structure.select(importance, net.alive, net.shares, density)
+        whole = recipe.rounding.spends_budget or recipe.rounding.takes_measured
+        if recipe.invert or recipe.finalize == "alive" or not (whole or recipe.structure.plain):
+            return net.alive
+        return net.mask
+
+    def _importance(self, scores: Scores, density: float) -> Tensors:
+        """Measure importance on the current network, with new batches if the scores need them.
+
+        If the recipe inverts, importance is negated for allocation and selection alike.
+        """
+        context, net = self.context, self.net
+        classes = context.task.has_classes(context.data)
+        batches = draw(
+            context.data.train,
+            scores.batches_wanted(),
+            self.trainer.plan.batch_size,
+            seed=context.seed,
+            turn=len(self.history),
+            classes=classes,
+        )
+        # Copies, so that scores that work in place do not change the network.
+        probe = Probe(
+            model=net.model,
+            weights={name: weight.clone() for name, weight in net.effective.items()},
+            alive={name: mask.clone() for name, mask in net.alive.items()},
+            batches=batches,
+            rng=self._rng,
+            scores={name: score.clone() for name, score in net.scores.items()},
+            shape=context.data.shape,
+            density=density,
+            turn=len(self.history),
+            objective=context.task.loss_of(net.model),
+            classes=classes,
+            indices=context.data.indices,
+        )
+        importance = measure(scores, probe)
+        if context.fabric.world_size > 1:  # the last bits may differ between GPUs
+            importance = {name: value.contiguous() for name, value in importance.items()}
+            for value in importance.values():
+                torch.distributed.broadcast(value, src=0)
+        return negated(importance) if self.recipe.invert else importance
 
 
 def freeze(
@@ -51,15 +168,6 @@ def freeze(
     net.freeze_(alive, shares, density)
 
 
-@contextmanager
-def _named(scores: Scores) -> Iterator[None]:
-    """Name the scores whose importance is refused."""
-    try:
-        yield
-    except ImportanceError as error:
-        raise ImportanceError(f"scores '{scores.name}': {error}") from error
-
-
 def regrow(
     net: MaskedNet,
     recipe: Recipe,
@@ -69,12 +177,12 @@ def regrow(
     *,
     allow_ties: bool = False,
 ) -> None:
-    """Drop the least important weights, and let as many others return as the density leaves room.
+    """Drop the least important weights, and let others return until the density is reached.
 
-    Of a group of layers that keeps k weights, ⌊regrow · alive⌋ are dropped, and more where the
-    density has fallen. Then those return whose `growth` is highest, at zero. What was just dropped
-    may return at once, and keeps its value then. Dropping by position alone is refused; growing is
-    not, because a layer without gradient may grow anywhere.
+    Of a group of layers that keeps k weights, ⌊regrow · alive⌋ are dropped, and more if the
+    density falls. Then the weights with the highest `growth` return, at zero. A weight that was
+    just dropped may return at once, with its value. Ties are refused for dropping only: a layer
+    without gradient may grow anywhere.
     """
     everything = {name: torch.ones_like(alive) for name, alive in net.alive.items()}
     shares = recipe.allocation.keep(importance, everything, freeze.density)
@@ -99,148 +207,86 @@ def regrow(
 
 
 def negated(importance: Tensors) -> Tensors:
-    """Turn the order around: −v, also where 1/v would divide by zero or keep a sign's order."""
+    """Return −importance: the reverse order, also of zeros and unsigned integers."""
     return {
         name: -(value if value.is_signed() else value.to(torch.int64))
         for name, value in importance.items()
     }
 
 
-class Freezer:
-    """Carries out the freezes of one search and keeps their history."""
+@contextmanager
+def _named(scores: Scores) -> Iterator[None]:
+    """Name the scores in an error about their importance."""
+    try:
+        yield
+    except ImportanceError as error:
+        raise ImportanceError(f"scores '{scores.name}': {error}") from error
 
-    def __init__(self, recipe: Recipe, trainer: Trainer, context: RunContext, guard: Guard) -> None:
-        self.recipe = recipe
-        self.net = guard.net
-        self.trainer = trainer
-        self.context = context
-        self.guard = guard
-        self.history: list[FreezeRecord] = []
-        self._rng = generator(context.seed, "importance")
 
-    def freeze(self, step: int, planned: Freeze) -> None:
-        """Freeze to a density, report it, and check whether the network is alive."""
-        density = planned.density
-        importance = self._importance(self.recipe.scores, density)
-        if self.recipe.grow is not None:
-            growth = partial(self._importance, self.recipe.grow, density)
-            allowed = self.trainer.plan.allow_ties
-            regrow(self.net, self.recipe, planned, importance, growth, allow_ties=allowed)
-        else:
-            freeze(
-                self.net,
-                self.recipe,
-                density,
-                importance,
-                self.guard.on_collapse,
-                allow_ties=self.trainer.plan.allow_ties,
+# --- measuring -----------------------------------------------------------------------------------
+
+
+def measure(scores: Scores, probe: Probe) -> Tensors:
+    """Return the importance of all weights; refuse scores that change the model or do not fit it.
+
+    Global random numbers are refused too: no seed determines them.
+    """
+    before = _versions(probe.model)
+    device = next(iter(probe.weights.values())).device
+    with seeded(0, device), torch.enable_grad():
+        drawn_from = torch.get_rng_state()
+        importance = scores.importance(probe)
+        drew = not torch.equal(drawn_from, torch.get_rng_state())
+    if changed := [name for name, now in _versions(probe.model).items() if before[name] != now]:
+        raise ImportanceError(
+            f"scores '{scores.name}' changed the model they measure ({', '.join(changed[:3])}); "
+            "work on probe.weights, which are copies, and through probe.forward"
+        )
+    if drew:
+        raise ImportanceError(
+            f"scores '{scores.name}' drew global random numbers, which no seed decides; draw from "
+            "probe.rng"
+        )
+    return _checked(scores, probe, importance)
+
+
+def _versions(model: nn.Module) -> dict[str, tuple[object, ...]]:
+    """Return what changes with the model, without reading a value from the device."""
+    tensors = itertools.chain(model.named_parameters(), model.named_buffers())
+    versions: dict[str, tuple[object, ...]] = {
+        name: (tensor._version, tensor.requires_grad, tensor.grad is None)
+        for name, tensor in tensors
+        if not tensor.is_inference()  # these have no version
+    }
+    modes = {f"mode of '{name}'": (module.training,) for name, module in model.named_modules()}
+    return {**versions, **modes}
+
+
+def _checked(scores: Scores, probe: Probe, importance: object) -> Tensors:
+    """Return importance in the order of the weights; names and shapes must be theirs."""
+    title = f"scores '{scores.name}'"
+    if not isinstance(importance, dict):
+        raise ImportanceError(
+            f"{title} must return a dict with one tensor per prunable weight, not "
+            f"{type(importance).__name__}"
+        )
+    if set(importance) != set(probe.weights):
+        missing = sorted(set(probe.weights) - set(importance))[:3]
+        unknown = sorted(str(name) for name in set(importance) - set(probe.weights))[:3]
+        raise ImportanceError(
+            f"{title} must return one tensor per prunable weight; "
+            f"missing: {', '.join(missing) or 'none'}; unknown: {', '.join(unknown) or 'none'}"
+        )
+    for name, weight in probe.weights.items():
+        found = importance[name]
+        if not isinstance(found, torch.Tensor):
+            raise ImportanceError(
+                f"{title} returned something of type {type(found).__name__} for '{name}'; return "
+                "a tensor"
             )
-        self.net.clear_state(self.trainer.optimizer)
-        alive, mask = self.net.alive, self.net.mask
-        record = FreezeRecord(step=step, target=density, alive=kept(alive), kept=kept(mask))
-        self.history.append(record)
-        self.context.emit(Froze(step, density, record.alive, record.kept, total(alive)))
-        self.guard.refuse_empty(step, self._needed(mask))
-        # A mask that is rounded again in every step may recover; what is frozen may not.
-        self.guard.check_paths(step, alive, for_good=True)
-        if not self.recipe.rounding.takes_measured and not self.recipe.invert:
-            self.guard.check_paths(step, mask, for_good=False)
-
-    def is_at(self, density: float) -> bool:
-        """Whether the last freeze was to this density."""
-        return bool(self.history) and self.history[-1].target == density
-
-    def state_dict(self) -> StateDict:
-        """Tell which freezes are done, and where the random numbers of measuring are."""
-        history = [record.model_dump() for record in self.history]
-        return {"history": history, "rng": self._rng.get_state()}
-
-    def load_state_dict(self, state: StateDict) -> None:
-        """Go on where a freezer was whose state this is."""
-        self.history = [FreezeRecord.model_validate(record) for record in state["history"]]
-        self._rng.set_state(checked_rng_state(state["rng"], self._rng.get_state()))
-
-    def final_mask(self, step: int, density: float) -> Tensors:
-        """Choose the mask of the ticket, apply it, and check that the network is alive."""
-        mask = self._chosen_mask(density)
-        if self.recipe.rounding.spends_budget and not self.trainer.plan.allow_ties:
-            self._refuse_ties(mask, density)
-        if self.guard.on_collapse == "keep-one":
-            limit = budget(total(mask), density)
-            importance = self._importance(self.recipe.scores, density)
-            mask = keep_one(mask, importance, self.net.alive, limit)
-        self.guard.refuse_empty(step, mask)
-        self.net.apply_mask_(mask)
-        self.guard.check_paths(step, mask, for_good=True)
-        self.guard.check_gradients(step)
-        self.guard.report_density(mask)
-        return mask
-
-    def _refuse_ties(self, mask: Tensors, density: float) -> None:
-        """Refuse a mask that position alone has chosen from scores that never became different.
-
-        Earlier, equal scores are fine: constant ones are equal until the first step.
-        """
-        net, recipe = self.net, self.recipe
-        importance = self._importance(recipe.scores, density)
-        with _named(recipe.scores):
-            recipe.structure.select(importance, net.alive, net.shares, density, in_use=mask)
-
-    def _needed(self, mask: Tensors) -> Tensors:
-        """Return what must not be empty: the mask in use, or what is alive where that will do.
-
-        An inverted search freezes just what rounding keeps, so its mask may well be empty. Soft
-        gates pass gradients also where the mask of a ticket would be empty.
-        """
-        recipe = self.recipe
-        goes_on = recipe.finalize == "alive" and self.guard.on_collapse != "error"
-        return self.net.alive if recipe.invert or recipe.rounding.soft or goes_on else mask
-
-    def _chosen_mask(self, density: float) -> Tensors:
-        """Return the mask that `finalize` names, or what an inverted selection keeps.
-
-        Where rounding would break the structure, that is what is alive.
-        """
-        net, recipe = self.net, self.recipe
-        if recipe.invert and recipe.rounding.spends_budget:
-            importance = self._importance(recipe.scores, density)
-            return recipe.structure.select(importance, net.alive, net.shares, density)
-        whole = recipe.rounding.spends_budget or recipe.rounding.takes_measured
-        if recipe.invert or recipe.finalize == "alive" or not (whole or recipe.structure.plain):
-            return net.alive
-        return net.mask
-
-    def _importance(self, scores: Scores, density: float) -> Tensors:
-        """Measure on the network as it is, with fresh batches where the scores want some.
-
-        Where the recipe inverts, everybody sees importance negated: the same order from its end.
-        """
-        batches = draw(
-            self.context.data.train,
-            scores.batches_wanted(),
-            self.trainer.plan.batch_size,
-            seed=self.context.seed,
-            turn=len(self.history),
-            classes=self.context.task.has_classes(self.context.data),
-        )
-        # Copies, so that a score that works in place harms nobody but itself.
-        probe = Probe(
-            model=self.net.model,
-            weights={name: weight.clone() for name, weight in self.net.effective.items()},
-            alive={name: mask.clone() for name, mask in self.net.alive.items()},
-            batches=batches,
-            rng=self._rng,
-            scores={name: score.clone() for name, score in self.net.scores.items()},
-            shape=self.context.data.shape,
-            density=density,
-            turn=len(self.history),
-            objective=self.context.task.loss_of(self.net.model),
-            classes=self.context.task.has_classes(self.context.data),
-            indices=self.context.data.indices,
-        )
-        importance = measure(scores, probe)
-        if self.context.fabric.world_size > 1:  # a GPU may compute other last bits than another
-            importance = {name: value.contiguous() for name, value in importance.items()}
-            for value in importance.values():
-                torch.distributed.broadcast(value, src=0)
-        return negated(importance) if self.recipe.invert else importance
+        if found.shape != weight.shape:
+            raise ImportanceError(
+                f"{title} returned shape {tuple(found.shape)} for '{name}', whose weight has shape "
+                f"{tuple(weight.shape)}"
+            )
+    return {name: importance[name].detach() for name in probe.weights}

@@ -1,4 +1,4 @@
-"""Reports networks that carry no signal before a search, and collapse during it."""
+"""Report networks without signal before a search, and collapse during it."""
 
 from gemkit.core.errors import CollapseError, SignalError, some
 from gemkit.core.events import Collapsed, Noted
@@ -17,17 +17,17 @@ from gemkit.training.loop import RunContext
 from gemkit.training.plan import CollapsePolicy, Plan
 
 _FEWEST = 64
-"""Images to look at, at least: with a few, units that are off for all of them are no rarity."""
+"""The fewest images to trace: with a few, some units are off for all of them by chance."""
 _FAR = 0.8
-"""Of the weights that are alive: a mask with fewer is far from the target."""
+"""A mask that keeps less than this fraction of the living weights is far from the target."""
 _CONTINUE = 'continue anyway: on_collapse="warn" (--on-collapse warn)'
 _KEEP_ONE = 'continue anyway: on_collapse="warn" or "keep-one" (--on-collapse warn or keep-one)'
 
 
 class Guard:
-    """Checks one search: signal at the start, paths at every freeze, gradients at the end.
+    """Checks one search: signal at the start, paths after every freeze, gradients at the end.
 
-    Every problem is reported once. What a policy does not tolerate is an error.
+    Every problem is reported once, or is an error, as `on_collapse` says.
     """
 
     def __init__(
@@ -47,15 +47,15 @@ class Guard:
         self._reported: set[tuple[str, str]] = set()
 
     def check_start(self, freezes: list[Freeze]) -> None:
-        """Check that signal and gradient reach every prunable layer of the network as it is now.
+        """Check that signal and gradient reach every prunable layer.
 
-        It is an error where the scores depend on it: where they are learned, or measured before
-        the first step. Training may still switch a layer on, so otherwise it is only reported.
+        A layer without signal is an error if scores are learned, or measured before the first
+        step. Otherwise it is only reported: training may still change it.
         """
         self._start = self._trace()
         scores = self.recipe.scores
         early = isinstance(scores, LearnedScores) or any(freeze.step == 0 for freeze in freezes)
-        resumed = self.context.checkpointer.phase is not None  # it was checked when it began
+        resumed = self.context.checkpointer.phase is not None  # checked when it started
         fatal = _need_signal(scores) and early and not resumed
         fatal = fatal and self.plan.on_no_signal == "error"
         no_layer_used = len(self._start.unused) == len(self.net.parameters)
@@ -64,13 +64,34 @@ class Guard:
         for sentence in self._start.sentences(len(self.net.parameters)):
             self.context.emit(Noted(f"at the start of the search {sentence}"))
 
-    def check_paths(self, step: int, mask: Tensors, *, for_good: bool) -> None:
+    def check_freeze(self, step: int, mask: Tensors) -> None:
+        """Check the network after a freeze; `mask` is the one it uses.
+
+        What is pruned for good stays so, but a mask that is rounded in every step may recover.
+        """
+        recipe, alive = self.recipe, self.net.alive
+        tolerated = recipe.finalize == "alive" and self.on_collapse != "error"
+        # An inverted search freezes just what rounding keeps, so its mask may well be empty. Soft
+        # gates pass gradients also where the mask of a ticket would be empty.
+        recovers = recipe.invert or recipe.rounding.soft or tolerated
+        self._refuse_empty(step, alive if recovers else mask)
+        self._check_paths(step, alive, for_good=True)
+        if not recipe.rounding.takes_measured and not recipe.invert:
+            self._check_paths(step, mask, for_good=False)
+
+    def check_ticket(self, step: int, mask: Tensors) -> None:
+        """Check the network with the mask of its ticket applied."""
+        self._refuse_empty(step, mask)
+        self._check_paths(step, mask, for_good=True)
+        self._check_gradients(step)
+        self._report_density(mask)
+
+    def _check_paths(self, step: int, mask: Tensors, *, for_good: bool) -> None:
         """Report layers without weights, and a mask that leaves no path through the network."""
+        data = self.context.data
         if empty := empty_layers(mask):
             what = f"{some(empty, 3)} lost every weight"
-        elif is_cut(
-            self.net.model, mask, self.context.data.shape, indices=self.context.data.indices
-        ):
+        elif is_cut(self.net.model, mask, data.shape, indices=data.indices):
             what = "no path leads from input to output any more"
         else:
             return
@@ -79,7 +100,7 @@ class Guard:
         elif self._is_news("for the moment", empty):
             self.context.emit(Collapsed(step, empty, f"at step {step} {what}, for the moment"))
 
-    def check_gradients(self, step: int) -> None:
+    def _check_gradients(self, step: int) -> None:
         """Report a network of constant output, and layers that have lost their gradient."""
         now = self._trace()
         lost = tuple(name for name in now.dead if name not in self._start.dead)
@@ -89,16 +110,16 @@ class Guard:
             verb = "gets" if len(lost) == 1 else "get"
             self._collapse(step, lost, f"{some(lost, 3)} no longer {verb} any gradient")
 
-    def refuse_empty(self, step: int, mask: Tensors) -> None:
-        """Stop, whatever the policy, when nothing is kept at all: no gradient can bring it back."""
+    def _refuse_empty(self, step: int, mask: Tensors) -> None:
+        """Stop, whatever the policy, if nothing is kept: no gradient can bring it back."""
         if kept(mask) == 0:
             raise CollapseError(
                 f"collapse at step {step}: no weight of the network is kept, and no gradient is "
                 f"left to bring one back; {' or '.join(remedies(self.recipe))}"
             )
 
-    def report_density(self, mask: Tensors) -> None:
-        """Warn where rounding has left far fewer weights than freezing would."""
+    def _report_density(self, mask: Tensors) -> None:
+        """Warn if rounding leaves far fewer weights than freezing."""
         count, most, all_of_them = kept(mask), kept(self.net.alive), total(mask)
         if count >= _FAR * most:
             return
@@ -117,7 +138,7 @@ class Guard:
         )
 
     def _trace(self) -> Signal:
-        """Pass one batch of training images through the network as it is now."""
+        """Pass one batch of training images through the current network."""
         data, seed = self.context.data.train, self.context.seed
         size = max(_FEWEST, self.plan.batch_size)
         batch, *_ = draw(data, Wanted(1), size, seed=seed, turn=0)
@@ -125,7 +146,7 @@ class Guard:
         return trace(self.net.model, list(self.net.parameters), batch, loss)
 
     def _no_signal(self) -> str:
-        """Say why a search would mean nothing, and what to do about it."""
+        """Say why the scores would be meaningless, and what to do."""
         layers = len(self.net.parameters)
         found = "; ".join(self._start.sentences(layers))
         ways = ["search anyway with --on-no-signal warn (plan=Plan(on_no_signal='warn'))"]
@@ -149,7 +170,7 @@ class Guard:
         )
 
     def _collapse(self, step: int, layers: tuple[str, ...], what: str) -> None:
-        """Stop, or report it once and continue."""
+        """Raise an error, or report the collapse once and continue."""
         message = f"collapse at step {step}: {what}"
         if self.on_collapse == "error":
             recipe = self.recipe
@@ -160,7 +181,7 @@ class Guard:
             self.context.emit(Collapsed(step, layers, message))
 
     def _is_news(self, kind: str, layers: tuple[str, ...]) -> bool:
-        """Whether this has not been reported yet, of all layers or of one of these."""
+        """Whether this was not reported before, for one of these layers or for the network."""
         facts = {(kind, layer) for layer in layers or ("",)}
         known = facts <= self._reported
         self._reported |= facts
@@ -174,7 +195,7 @@ def _need_signal(scores: Scores) -> bool:
 
 
 def remedies(recipe: Recipe) -> list[str]:
-    """List what helps against collapse, as far as this recipe has it."""
+    """List what helps against collapse with this recipe."""
     ways = ["raise the density"]
     if getattr(recipe.regularizer, "weight", 0) != 0:
         ways.append("lower regularizer.weight")

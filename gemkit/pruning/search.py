@@ -1,13 +1,14 @@
-"""The one loop: every pruner is a recipe that `search` follows."""
+"""The search: one loop that follows the recipe of any pruner."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 
 import torch
 from lightning_fabric import Fabric
 from torch import nn
 
-from gemkit.core.errors import FitError, OptionError, some
+from gemkit.core.errors import OptionError, some
 from gemkit.core.events import Noted
 from gemkit.core.limits import check_seed
 from gemkit.core.model_check import check_model, own_copy
@@ -20,7 +21,7 @@ from gemkit.parts.objective import CrossEntropy
 from gemkit.parts.recipe import Recipe
 from gemkit.parts.schedule import Freeze
 from gemkit.parts.scores import LearnedScores
-from gemkit.pruning.feasible import check_shares
+from gemkit.pruning.feasible import check_objective, check_shares
 from gemkit.pruning.finetune import finetune_plan, on_cpu, refuse_score_lr, state_of
 from gemkit.pruning.freeze import Freezer
 from gemkit.pruning.guard import Guard
@@ -39,22 +40,6 @@ from gemkit.training.task import Task
 from gemkit.training.trainer import Trainer
 
 _SCORE_LR_ADAM = 0.01
-_NO_TIME_LEFT = (
-    "the last freeze falls on the end of the search, so no score can adapt to it; train longer or "
-    "choose another schedule.every"
-)
-_NOTHING_GROWS = (
-    "grow '{}' has no effect: schedule '{}' lets no weight return in a search of this length; "
-    "train longer, or lower schedule.every of schedule 'regrow'"
-)
-_OWN_OBJECTIVE = (
-    "the search minimizes objective '{}', which pruner '{}' has of its own; objective '{}' of the "
-    "run counts for scores, fine-tuning and evaluation"
-)
-_NOT_PRUNED = (
-    "frozen weights (requires_grad=False) are not pruned: {}; to prune them too, unfreeze them in "
-    "the model, or search from Python with prune_frozen=True"
-)
 
 
 def search(
@@ -76,71 +61,143 @@ def search(
 ) -> Ticket:
     """Find a ticket of `density` in a copy of `model`, following the recipe.
 
-    One-shot recipes take no training step; the model itself is left as it was. Where weights are
-    trained between freezes, `on_ticket` is called after every freeze, the last one included, with
-    the ticket of that density. A `checkpointer` saves the search and resumes it.
-    Frozen parameters (`requires_grad=False`) keep their values, and are pruned only with
-    `prune_frozen`. The `task` says what scores and training minimize, and what is measured; where
-    the recipe has an objective of its own, training minimizes that.
+    One-shot recipes take no training step. If weights are trained between freezes, `on_ticket` is
+    called after every freeze, the last one included, with the ticket of that density. A
+    `checkpointer` saves the search and resumes it. Frozen parameters (`requires_grad=False`) keep
+    their values, and are pruned only with `prune_frozen`. The `task` sets what scores and training
+    minimize, and what is measured; a recipe with an objective of its own trains by that.
     """
     check_seed(seed)
-    model = check_model(model)
-    context = RunContext(
-        "search", data, seed, runtime or Runtime(), observers, fabric, checkpointer, task
-    )
-    _check_objective(recipe, context)
+    model, runtime = check_model(model), runtime or Runtime()
+    context = RunContext("search", data, seed, runtime, observers, fabric, checkpointer, task)
+    check_objective(recipe, context.task)
     plan = search_plan(recipe, plan or Plan(), data)
     target = recipe.density or density
     per_epoch = context.steps_per_epoch(plan)
     check_fit(recipe, epochs=plan.epochs, density=target, steps_per_epoch=per_epoch)
     with seeded(seed, context.fabric.device):
         freezes = recipe.schedule.freezes(target, plan.epochs, per_epoch)
-        parts = segments(recipe.rewind, freezes, plan.epochs * per_epoch, per_epoch)
-        net = _prepare(recipe, model, context, prune_frozen, sum(map(len, parts)), target)
+        clock = segments(recipe.rewind, freezes, plan.epochs * per_epoch, per_epoch)
+        net = _masked(recipe, model, context, prune_frozen, sum(map(len, clock)), target)
         check_shares(recipe, net.effective, net.alive, target, on_collapse)
         guard = Guard(recipe, net, context, plan, on_collapse)
         guard.check_start(freezes)
         objective = recipe.objective or context.task.objective
-        trainer = Trainer(net, plan, context.fabric, context.runtime, objective)
-        freezer = Freezer(recipe, trainer, context, guard)
-        learns = isinstance(recipe.scores, LearnedScores)
-        if learns and not parts[-1] and not recipe.rounding.soft:
-            context.emit(Noted(_NO_TIME_LEFT))
-        if objective != context.task.objective != CrossEntropy():
-            names = objective.name, recipe.pruner, context.task.objective.name
-            context.emit(Noted(_OWN_OBJECTIVE.format(*names)))
-        if not prune_frozen and (left := frozen_names(model)):
-            context.emit(Noted(_NOT_PRUNED.format(some(left, most=3))))
-        if sentence := left_out(recipe, model, list(net.parameters), frozen=prune_frozen):
-            context.emit(Noted(sentence))
-        if recipe.grow is not None and not regrows(freezes):
-            context.emit(Noted(_NOTHING_GROWS.format(recipe.grow.name, recipe.schedule.name)))
-        loop = TrainLoop(context, trainer, parts)
+        trainer = Trainer(net, plan, context.fabric, runtime, objective)
+        for note in _notes(recipe, model, net, context.task, freezes, clock, prune_frozen):
+            context.emit(Noted(note))
+        loop = TrainLoop(context, trainer, clock)
+        freezer = Freezer(recipe, net, trainer, context, on_collapse)
         rewinder = Rewinder(recipe.rewind, net, loop)
         context.begin(net=net, trainer=trainer, training=loop, freezer=freezer, rewinder=rewinder)
-        rewinder.take_snapshot()
-        for planned in freezes[len(freezer.history) :]:
+        state = _Search(recipe, target, freezes, loop, freezer, guard, rewinder, prune_frozen)
+        mask = state.find_mask(clock[-1], on_ticket)
+    return state.ticket(mask, target)
+
+
+@dataclass(frozen=True)
+class _Search:
+    """A search under way."""
+
+    recipe: Recipe
+    target: float
+    freezes: list[Freeze]
+    loop: TrainLoop
+    freezer: Freezer
+    guard: Guard
+    rewinder: Rewinder
+    prune_frozen: bool
+
+    def find_mask(self, last: range, on_ticket: Callable[[Ticket], None] | None) -> Tensors:
+        """Train until a freeze, freeze and rewind, in turn; then train the `last` segment."""
+        recipe, loop, freezer = self.recipe, self.loop, self.freezer
+        learns = isinstance(recipe.scores, LearnedScores)
+        if learns or not recipe.schedule.trains or recipe.grow is not None:
+            on_ticket = None
+        self.rewinder.take_snapshot()
+        for planned in self.freezes[len(freezer.history) :]:
             loop.run_until(planned.step)
-            if loop.stopped and (planned is not freezes[-1] or freezer.is_at(target)):
+            if loop.stopped and (planned is not self.freezes[-1] or freezer.is_at(self.target)):
                 continue  # straight to the target: nothing trains or rewinds in between
-            freezer.freeze(loop.steps, planned)
-            rewinder.rewind_()
-            if on_ticket and recipe.schedule.trains and not learns and recipe.grow is None:
-                level = _ticket(recipe, loop, freezer, net.mask, planned.density, prune_frozen)
-                done = freezes[: len(freezer.history)]
-                partway = loop.ended_early or not _ends_with(done, recipe, loop)
+            mask = freezer.freeze(loop.steps, planned)
+            self.guard.check_freeze(loop.steps, mask)
+            self.rewinder.rewind_()
+            if on_ticket is not None:
+                partway = loop.ended_early or not self._could_end_here()
+                level = self.ticket(freezer.net.mask, planned.density)
                 on_ticket(level.with_info(partway=partway))
-            context.checkpointer.maybe_save()
-        if parts[-1]:
-            loop.run_until(parts[-1].stop)
-        mask = freezer.final_mask(loop.steps, target)
-    return _ticket(recipe, loop, freezer, mask, target, prune_frozen)
+            loop.context.checkpointer.maybe_save()
+        if last:
+            loop.run_until(last.stop)
+        mask = freezer.final_mask(self.target)
+        self.guard.check_ticket(loop.steps, mask)
+        return mask
+
+    def _could_end_here(self) -> bool:
+        """Whether a search to the density of the last freeze would end with it."""
+        recipe, plan, per_epoch = self.recipe, self.loop.trainer.plan, self.loop.steps_per_epoch
+        done = self.freezes[: len(self.freezer.history)]
+        density = done[-1].density
+        if recipe.density not in (None, density):
+            return False
+        if segments(recipe.rewind, done, plan.epochs * per_epoch, per_epoch)[-1]:
+            return False  # it would train after its last freeze
+        return recipe.schedule.freezes(density, plan.epochs, per_epoch) == done
+
+    def ticket(self, mask: Tensors, density: float) -> Ticket:
+        """Make a ticket of a mask and the current weights."""
+        net, loop, context = self.freezer.net, self.loop, self.loop.context
+        info = TicketInfo(
+            pruner=self.recipe.pruner,
+            recipe=self.recipe.to_data(),
+            model=None,
+            dataset=None,
+            shape=context.data.shape,
+            classes=context.data.classes,
+            density_target=density,
+            seed=context.seed,
+            epochs=round(loop.steps / loop.steps_per_epoch),
+            plan=loop.trainer.plan,
+            stage="found",
+            versions={"gemkit": version("gemkit"), "torch": torch.__version__},
+            history=self.freezer.history,
+            alive=kept(net.alive),
+            partway=loop.ended_early,
+            on_collapse=self.guard.on_collapse,
+            prune_frozen=self.prune_frozen,
+            tied=ties_of(net.model.state_dict(keep_vars=True)),
+            **context.task.to_data(),
+        )
+        return Ticket(mask=on_cpu(mask), state=state_of(net, net.weights), info=info)
+
+
+def _masked(
+    recipe: Recipe,
+    model: nn.Module,
+    context: RunContext,
+    prune_frozen: bool,
+    steps: int,
+    target: float,
+) -> MaskedNet:
+    """Copy the model, draw its initial weights unless they are frozen, and put it under a mask."""
+    own = own_copy(model)
+    parameters = parameters_of(own, names := names_in_scope(recipe, own, frozen=prune_frozen))
+    weights = {name: weight.detach() for name, weight in parameters.items() if weight.requires_grad}
+    drawn = recipe.init.draw(weights, generator(context.seed, "weights"))
+    for name, weight in list(weights.items()):
+        weight.copy_(drawn.pop(name))  # frees memory layer by layer
+    check_targets(own, context.data, context.task)
+    own = place(own, context.fabric, context.runtime)
+    if isinstance(recipe.scores, LearnedScores):
+        rng = generator(context.seed, "scores")
+        return MaskedNet.learning(own, names, recipe, rng, steps=steps, target=target)
+    return MaskedNet(own, names, now=Now(steps=steps, target=target))
 
 
 def search_plan(recipe: Recipe, plan: Plan, data: Data) -> Plan:
-    """Decide what the plan leaves open: optimizer, learning rate, and the length of a round.
+    """Fill in what the plan leaves open: optimizer, learning rate, and the length of a round.
 
-    One-shot recipes do not train at all, and a schedule may set the length of its rounds.
+    One-shot recipes do not train, and a schedule may set the length of its rounds.
     """
     if plan.select != "last":
         raise OptionError("search.select = 'best': a search keeps its last mask; leave it out")
@@ -164,80 +221,39 @@ def _score_lr(scores: LearnedScores, plan: Plan, steps: int) -> float:
     return LearnedScores.default_lr(scores, steps) if plan.optimizer == "sgd" else _SCORE_LR_ADAM
 
 
-def _check_objective(recipe: Recipe, context: RunContext) -> None:
-    """Refuse a recipe whose own objective is not for the targets of the task."""
-    own, targets = recipe.objective, context.task.objective.targets
-    if own is not None and own.targets not in ("any", targets) and targets != "any":
-        raise FitError(
-            f"pruner '{recipe.pruner}': its search minimizes '{own.name}', which is for "
-            f"{own.targets}, but the targets of objective '{context.task.objective.name}' are "
-            f"{targets}; choose another pruner, or leave the recipe's objective out"
-        )
-
-
-def _prepare(
+def _notes(
     recipe: Recipe,
     model: nn.Module,
-    context: RunContext,
+    net: MaskedNet,
+    task: Task,
+    freezes: list[Freeze],
+    clock: Sequence[range],
     prune_frozen: bool,
-    steps: int,
-    target: float,
-) -> MaskedNet:
-    """Copy the model, draw its starting weights unless they are frozen, and put it under a mask."""
-    own = own_copy(model)
-    parameters = parameters_of(own, names := names_in_scope(recipe, own, frozen=prune_frozen))
-    weights = {name: weight.detach() for name, weight in parameters.items() if weight.requires_grad}
-    drawn = recipe.init.draw(weights, generator(context.seed, "weights"))
-    for name, weight in list(weights.items()):
-        weight.copy_(drawn.pop(name))  # one copy less in memory, layer by layer
-    check_targets(own, context.data, context.task)
-    own = place(own, context.fabric, context.runtime)
-    if isinstance(recipe.scores, LearnedScores):
-        rng = generator(context.seed, "scores")
-        return MaskedNet.learning(own, names, recipe, rng, steps=steps, target=target)
-    return MaskedNet(own, names, now=Now(steps=steps, target=target))
-
-
-def _ends_with(freezes: list[Freeze], recipe: Recipe, loop: TrainLoop) -> bool:
-    """Tell whether a search to the density of the last of these freezes consists of just these."""
-    epochs, per_epoch = loop.trainer.plan.epochs, loop.steps_per_epoch
-    aim = freezes[-1].density
-    if recipe.density not in (None, aim):
-        return False
-    if segments(recipe.rewind, freezes, epochs * per_epoch, per_epoch)[-1]:
-        return False  # it would train on after the last one
-    return recipe.schedule.freezes(aim, epochs, per_epoch) == freezes
-
-
-def _ticket(
-    recipe: Recipe,
-    loop: TrainLoop,
-    freezer: Freezer,
-    mask: Tensors,
-    density: float,
-    prune_frozen: bool,
-) -> Ticket:
-    """Take the ticket out of a search as it stands."""
-    net, context = freezer.net, loop.context
-    info = TicketInfo(
-        pruner=recipe.pruner,
-        recipe=recipe.to_data(),
-        model=None,
-        dataset=None,
-        shape=context.data.shape,
-        classes=context.data.classes,
-        density_target=density,
-        seed=context.seed,
-        epochs=round(loop.steps / loop.steps_per_epoch),
-        plan=loop.trainer.plan,
-        stage="found",
-        versions={"gemkit": version("gemkit"), "torch": torch.__version__},
-        history=freezer.history,
-        alive=kept(net.alive),
-        partway=loop.ended_early,
-        on_collapse=freezer.guard.on_collapse,
-        prune_frozen=prune_frozen,
-        tied=ties_of(net.model.state_dict(keep_vars=True)),
-        **context.task.to_data(),
-    )
-    return Ticket(mask=on_cpu(mask), state=state_of(net, net.weights), info=info)
+) -> Iterator[str]:
+    """Yield what a user should know about a search before it starts."""
+    learns, own = isinstance(recipe.scores, LearnedScores), recipe.objective
+    if learns and not clock[-1] and not recipe.rounding.soft:
+        yield (
+            "the last freeze falls on the end of the search, so no score can adapt to it; train "
+            "longer or choose another schedule.every"
+        )
+    if own is not None and own != task.objective != CrossEntropy():
+        yield (
+            f"the search minimizes objective '{own.name}', which pruner '{recipe.pruner}' has of "
+            f"its own; objective '{task.objective.name}' of the run counts for scores, fine-tuning "
+            "and evaluation"
+        )
+    if not prune_frozen and (frozen := frozen_names(model)):
+        yield (
+            f"frozen weights (requires_grad=False) are not pruned: {some(frozen, most=3)}; to "
+            "prune them too, unfreeze them in the model, or search from Python with "
+            "prune_frozen=True"
+        )
+    if sentence := left_out(recipe, model, list(net.parameters), frozen=prune_frozen):
+        yield sentence
+    if recipe.grow is not None and not regrows(freezes):
+        yield (
+            f"grow '{recipe.grow.name}' has no effect: schedule '{recipe.schedule.name}' lets no "
+            "weight return in a search of this length; train longer, or lower schedule.every of "
+            "schedule 'regrow'"
+        )

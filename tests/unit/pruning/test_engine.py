@@ -26,7 +26,7 @@ from gemkit.data.embedded import Digits
 from gemkit.parts.schedule import Freeze
 from gemkit.pruning.finetune import finetune_plan
 from gemkit.pruning.freeze import Freezer
-from gemkit.pruning.guard import Guard, remedies
+from gemkit.pruning.guard import remedies
 from gemkit.pruning.masked import MaskedNet
 from gemkit.pruning.search import search_plan
 from gemkit.training.device import layout_of, make_fabric
@@ -357,8 +357,7 @@ def freezer_of(recipe, observers=()):
     plan = Plan(epochs=1, batch_size=8, lr=0.1, momentum=0.9, weight_decay=0.1)
     trainer = Trainer(net, plan, context.fabric, CPU)
     trainer.module.train()
-    guard = Guard(recipe, trainer.net, context, trainer.plan, "warn")
-    return trainer, Freezer(recipe, trainer, context, guard)
+    return trainer, Freezer(recipe, net, trainer, context, "warn")
 
 
 def test_a_freeze_in_the_middle_of_training_clears_what_the_optimizer_remembers():
@@ -374,11 +373,11 @@ def test_a_freeze_in_the_middle_of_training_clears_what_the_optimizer_remembers(
 
 
 @pytest.mark.parametrize("finalize", ["rounded", "alive"])
-def test_the_network_wears_the_mask_that_becomes_the_ticket(finalize):
+def test_the_mask_of_the_ticket_is_applied_to_the_network(finalize):
     recipe = load_plugins().recipe("gem_miner", options={"finalize": finalize})
     trainer, freezer = freezer_of(recipe)
     freezer.freeze(0, Freeze(0, 0.5))
-    mask = freezer.final_mask(0, 0.5)
+    mask = freezer.final_mask(0.5)
     for name, weight in trainer.net.parameters.items():
         assert torch.equal(weight.detach(), trainer.net.weights[name] * mask[name])
     alive = kept(trainer.net.alive)
