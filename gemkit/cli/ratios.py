@@ -147,7 +147,7 @@ def search(step: float, rounds: int, repeats: int, **options: Any) -> Answer:  #
     from gemkit.report.tables import percent
     from gemkit.training.progress import Bars
 
-    def tell(trial: Trial) -> None:
+    def show_trial(trial: Trial) -> None:
         echo(f"{trial.change:<15} {percent(trial.accuracy)}", err=True)
 
     with _start(**options) as (run, setup):
@@ -171,7 +171,7 @@ def search(step: float, rounds: int, repeats: int, **options: Any) -> Answer:  #
                 seed=run.seed,
                 runtime=run.runtime,
                 observers=[show] if isinstance(show, Bars) else [],  # one line a trial is enough
-                tell=tell,
+                on_trial=show_trial,
                 fabric=setup.fabric,
             )
         best = max(trials, key=lambda trial: trial.accuracy)

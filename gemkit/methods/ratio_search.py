@@ -1,8 +1,8 @@
 """Searching layer densities around given ones (version 4 of Smart Ratio in Rare Gems).
 
-Random tickets with slightly other layer densities are each trained for a while, and the best on
-*validation* images shows where to go. The authors tried 144 patterns made by hand for ResNet-20,
-and chose by test accuracy, which this does not do.
+Random tickets with slightly other layer densities are each trained for a while, and the search
+continues from the best one on *validation* images. The authors tried 144 patterns made by hand for
+ResNet-20, and chose by test accuracy, which this does not do.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -44,7 +44,7 @@ def search_ratios(
     seed: int = 0,
     runtime: Runtime | None = None,
     observers: Sequence[Listener] = (),
-    tell: Callable[[Trial], None] | None = None,
+    on_trial: Callable[[Trial], None] = lambda trial: None,
     fabric: Fabric | None = None,
 ) -> list[Trial]:
     """Try layer densities around those of the recipe; the trial of highest accuracy is the result.
@@ -55,51 +55,64 @@ def search_ratios(
         data: tickets train on its training split; its validation split compares them.
         density: of the whole network; every trial keeps it exactly.
         step: how far to go: a group of layers is multiplied or divided by 1 + step.
-        rounds: how often to go on from the best, with up to eight trials each time.
+        rounds: how often to continue from the best, with up to eight trials each time.
         repeats: tickets per trial, each with a seed of its own; their accuracies are averaged.
         plan: how tickets train.
         seed: of the first ticket; the same for every trial, so that they compare.
         runtime: device, precision, compilation.
         observers: functions called with every event of all runs.
-        tell: called with every trial.
-        fabric: the machine, where it is open already.
+        on_trial: called with every trial.
+        fabric: a launched Fabric to use instead of one made for `runtime`.
     """
-
-    def score(ratios: Ratios) -> float:
-        own = recipe.model_copy(update={"allocation": Densities(densities=ratios)})
-        scores = []
-        for number in range(seed, seed + repeats):
-            ticket = search(
-                own,
-                model,
-                data,
-                density=density,
-                seed=number,
-                runtime=runtime,
-                on_collapse="warn",  # such a ticket competes, and loses
-                observers=observers,
-                fabric=fabric,
-            )
-            trained = finetune(
-                ticket, model, data, plan=plan, runtime=runtime, observers=observers, fabric=fabric
-            )
-            scores.append(
-                evaluate(trained, model, data, split="validation", runtime=runtime, fabric=fabric)
-            )
-        return sum(scores) / repeats
-
-    alive = every_weight(recipe, model)
-    density = recipe.density or density
+    alive, density = every_weight(recipe, model), recipe.density or density
+    seeds = range(seed, seed + repeats)
 
     def fit(ratios: Ratios) -> Ratios:
         return allocated(Densities(densities=ratios), alive, density)
 
+    def score(ratios: Ratios) -> float:
+        own = recipe.model_copy(update={"allocation": Densities(densities=ratios)})
+        return _accuracy(own, model, data, density, plan, seeds, runtime, observers, fabric)
+
     trials: list[Trial] = []
     for trial in climb(layer_densities(recipe, model, density), fit, score, step, rounds):
         trials.append(trial)
-        if tell:
-            tell(trial)
+        on_trial(trial)
     return trials
+
+
+def _accuracy(
+    recipe: Recipe,
+    model: nn.Module,
+    data: Data,
+    density: float,
+    plan: Plan | None,
+    seeds: range,
+    runtime: Runtime | None,
+    observers: Sequence[Listener],
+    fabric: Fabric | None,
+) -> float:
+    """Return the mean validation accuracy of fine-tuned tickets, one for every seed."""
+    found = []
+    for seed in seeds:
+        ticket = search(
+            recipe,
+            model,
+            data,
+            density=density,
+            seed=seed,
+            runtime=runtime,
+            on_collapse="warn",  # such a ticket competes, and loses
+            observers=observers,
+            fabric=fabric,
+        )
+        trained = finetune(
+            ticket, model, data, plan=plan, runtime=runtime, observers=observers, fabric=fabric
+        )
+        found.append(
+            evaluate(trained, model, data, split="validation", runtime=runtime, fabric=fabric)
+        )
+    return sum(found) / len(found)
 
 
 def climb(
@@ -156,5 +169,5 @@ def groups(layers: int) -> dict[str, range]:
 
 
 def most_trials(rounds: int) -> int:
-    """Tell how many trials there are at most: the start, and two of four groups a round."""
+    """Return the largest number of trials: the start, and two for each of four groups a round."""
     return 1 + 8 * rounds

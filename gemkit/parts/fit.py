@@ -1,4 +1,4 @@
-"""Which parts fit together: one list of conditions, all checked at once before any work."""
+"""Which parts fit together: all conditions are checked at once, before any work."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -12,70 +12,30 @@ from gemkit.parts.scores import LearnedScores
 
 
 def needs_training(recipe: Recipe) -> bool:
-    """Whether the search trains anything: scores, or weights between freezes."""
+    """Whether the search trains scores, or weights between freezes."""
     return isinstance(recipe.scores, LearnedScores) or recipe.schedule.trains
 
 
 def check_fit(recipe: Recipe, *, epochs: int, density: float, steps_per_epoch: int = 1) -> None:
-    """Raise one FitError that lists every misfit of the recipe with itself and with the run."""
-    how = {"epochs": epochs, "steps_per_epoch": steps_per_epoch}
-    if problems := list(misfits(recipe, density=density, **how)):
+    """Raise one `FitError` that lists every misfit of the recipe with itself and with the run."""
+    if problems := list(misfits(recipe, epochs, density, steps_per_epoch)):
         lines = "\n".join(f"  - {problem}" for problem in problems)
         raise FitError(f"pruner '{recipe.pruner}': these parts do not fit together\n{lines}")
 
 
-def misfits(
-    recipe: Recipe, *, epochs: int, density: float, steps_per_epoch: int = 1
-) -> Iterator[str]:
-    """Yield every misfit as a plain sentence."""
-    scores, rounding = recipe.scores, recipe.rounding
+def misfits(recipe: Recipe, epochs: int, density: float, steps_per_epoch: int = 1) -> Iterator[str]:
+    """Yield a sentence for every misfit."""
     if not 0 < density <= 1:
         yield f"density {density} is not a fraction of weights to keep: it must lie in (0, 1]"
-        density = 1.0  # whether the schedule suits the epochs can still be told
-    if isinstance(scores, LearnedScores):
-        if rounding.needs_unit_interval and not scores.unit_interval:
-            yield (
-                f"rounding '{rounding.name}' needs scores between 0 and 1, but '{scores.name}' "
-                f"scores are unbounded; use rounding 'topk' or 'open'"
-            )
-        if recipe.regularizer.steers_density and (
-            rounding.spends_budget or rounding.takes_measured
-        ):
-            yield (
-                f"regularizer '{recipe.regularizer.name}' brings the density of the mask to the "
-                f"target, but rounding '{rounding.name}' leaves it no choice; use regularizer 'l2' "
-                "or 'none', or rounding 'threshold'"
-            )
-        if epochs == 0:
-            yield f"scores '{scores.name}' are learned, so the search needs at least one epoch"
-        if recipe.train == "weights":
-            yield f"scores '{scores.name}' are learned, so train must be 'scores' or 'both'"
-        if recipe.grow is not None:
-            yield (
-                f"grow '{recipe.grow.name}' lets weights return that are trained under a mask, but "
-                f"'{scores.name}' scores are learned; leave grow out"
-            )
+        density = 1.0  # the rest can still be checked
+    if isinstance(recipe.scores, LearnedScores):
+        yield from _learned_misfits(recipe, recipe.scores, epochs)
     else:
-        if not rounding.takes_measured:
-            yield (
-                f"scores '{scores.name}' are measured at a freeze, so rounding must be 'open', "
-                f"not '{rounding.name}'"
-            )
-        if recipe.train in ("scores", "both"):
-            yield (
-                f"train = '{recipe.train}', but '{scores.name}' scores are measured, not trained; "
-                "leave train out"
-            )
-        if recipe.regularizer.name != "none":
-            yield (
-                f"regularizer '{recipe.regularizer.name}' acts on learned scores, but "
-                f"'{scores.name}' scores are measured; use regularizer 'none'"
-            )
-        yield from _learned_within("scores", scores)
-    if rounding.spends_budget and recipe.finalize == "alive":
+        yield from _measured_misfits(recipe)
+    if recipe.rounding.spends_budget and recipe.finalize == "alive":
         yield (
-            f"rounding '{rounding.name}' never freezes a weight, so finalize 'alive' would keep "
-            f"everything; use finalize 'rounded'"
+            f"rounding '{recipe.rounding.name}' never freezes a weight, so finalize 'alive' would "
+            f"keep everything; use finalize 'rounded'"
         )
     if recipe.grow is not None:
         yield from _learned_within("grow", recipe.grow)
@@ -87,29 +47,83 @@ def misfits(
         )
     if problem := recipe.structure.misfit(density):
         yield problem
-    length = recipe.schedule.round_epochs or epochs
-    try:
-        freezes = recipe.schedule.freezes(density, length, 1)
-        steps = recipe.schedule.freezes(density, length, steps_per_epoch)
-    except FitError as error:
-        yield str(error)
-    else:
-        if freezes:
-            yield from _rewind_misfits(recipe, freezes[0].step)
-            yield from _growth_misfits(recipe, steps, density)
-        else:
-            yield (
-                f"schedule '{recipe.schedule.name}' never freezes in {number_of(epochs, 'epoch')}, "
-                "so nothing would be pruned; train longer, or use another schedule"
-            )
+    yield from _schedule_misfits(recipe, epochs, density, steps_per_epoch)
+
+
+def _learned_misfits(recipe: Recipe, scores: LearnedScores, epochs: int) -> Iterator[str]:
+    """Yield what does not fit learned scores."""
+    rounding, regularizer = recipe.rounding, recipe.regularizer
+    if rounding.needs_unit_interval and not scores.unit_interval:
+        yield (
+            f"rounding '{rounding.name}' needs scores between 0 and 1, but '{scores.name}' "
+            f"scores are unbounded; use rounding 'topk' or 'open'"
+        )
+    if regularizer.steers_density and (rounding.spends_budget or rounding.takes_measured):
+        yield (
+            f"regularizer '{regularizer.name}' brings the density of the mask to the target, but "
+            f"rounding '{rounding.name}' leaves it no choice; use regularizer 'l2' or 'none', or "
+            "rounding 'threshold'"
+        )
+    if epochs == 0:
+        yield f"scores '{scores.name}' are learned, so the search needs at least one epoch"
+    if recipe.train == "weights":
+        yield f"scores '{scores.name}' are learned, so train must be 'scores' or 'both'"
+    if recipe.grow is not None:
+        yield (
+            f"grow '{recipe.grow.name}' lets weights return that are trained under a mask, but "
+            f"'{scores.name}' scores are learned; leave grow out"
+        )
+
+
+def _measured_misfits(recipe: Recipe) -> Iterator[str]:
+    """Yield what does not fit measured scores."""
+    scores, rounding, regularizer = recipe.scores, recipe.rounding, recipe.regularizer
+    if not rounding.takes_measured:
+        yield (
+            f"scores '{scores.name}' are measured at a freeze, so rounding must be 'open', "
+            f"not '{rounding.name}'"
+        )
+    if recipe.train in ("scores", "both"):
+        yield (
+            f"train = '{recipe.train}', but '{scores.name}' scores are measured, not trained; "
+            "leave train out"
+        )
+    if regularizer.name != "none":
+        yield (
+            f"regularizer '{regularizer.name}' acts on learned scores, but '{scores.name}' scores "
+            "are measured; use regularizer 'none'"
+        )
+    yield from _learned_within("scores", scores)
 
 
 def _learned_within(role: str, part: Part) -> Iterator[str]:
-    """Yield learned scores where scores are measured."""
+    """Yield learned scores in a part whose scores must be measured."""
     if isinstance(part, LearnedScores):
         yield f"{role} '{part.name}' is learned, but scores are measured here; choose another"
     for field, inner in part.inner().items():
         yield from _learned_within(f"{role}.{field}", inner)
+
+
+def _schedule_misfits(
+    recipe: Recipe, epochs: int, density: float, steps_per_epoch: int
+) -> Iterator[str]:
+    """Yield why the freezes of the schedule do not fit the recipe or the length of the search."""
+    schedule = recipe.schedule
+    length = schedule.round_epochs or epochs
+    try:
+        by_epoch = schedule.freezes(density, length, 1)
+        by_step = schedule.freezes(density, length, steps_per_epoch)
+    except FitError as error:
+        yield str(error)
+        return
+    if not by_epoch:
+        yield (
+            f"schedule '{schedule.name}' never freezes in {number_of(epochs, 'epoch')}, so nothing "
+            "would be pruned; train longer, or use another schedule"
+        )
+        return
+    yield from _rewind_misfits(recipe, by_epoch[0].step)
+    yield from _growth_misfits(recipe, by_step, density)
 
 
 def regrows(freezes: list[Freeze]) -> bool:
@@ -119,13 +133,13 @@ def regrows(freezes: list[Freeze]) -> bool:
 
 
 def _growth_misfits(recipe: Recipe, freezes: list[Freeze], density: float) -> Iterator[str]:
-    """Yield what keeps weights from returning as the schedule wants it."""
-    if recipe.grow is None and regrows(freezes):
-        yield (
-            f"schedule '{recipe.schedule.name}' lets pruned weights return, so the recipe must say "
-            "which; set grow, for example to 'gradient' or 'random'"
-        )
+    """Yield why weights cannot return as the schedule requires."""
     if recipe.grow is None:
+        if regrows(freezes):
+            yield (
+                f"schedule '{recipe.schedule.name}' lets pruned weights return, so the recipe must "
+                "say which; set grow, for example to 'gradient' or 'random'"
+            )
         return
     if recipe.rewind.happens:
         yield (
@@ -140,7 +154,7 @@ def _growth_misfits(recipe: Recipe, freezes: list[Freeze], density: float) -> It
 
 
 def _rewind_misfits(recipe: Recipe, first: int) -> Iterator[str]:
-    """Yield what keeps a search from rewinding as it should, if it first freezes at this epoch."""
+    """Yield why a search that first freezes after this epoch cannot rewind."""
     scores, schedule, rewind = recipe.scores, recipe.schedule, recipe.rewind
     if rewind.happens and isinstance(scores, LearnedScores):
         yield (

@@ -137,7 +137,7 @@ def test_climbing_stays_where_nothing_is_better():
 def test_searching_keeps_the_budget_and_looks_at_validation_images_alone():
     net, data, told = tiny_net(), data_without("test"), []
     settings = {"density": DENSITY, "plan": Plan(epochs=1, batch_size=16), "runtime": CPU}
-    trials = search_ratios(SMART, net, data, **settings, repeats=2, tell=told.append)
+    trials = search_ratios(SMART, net, data, **settings, repeats=2, on_trial=told.append)
     alive = every_weight(SMART, net)
     kept = {
         sum(
