@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     from gemkit.plugins.loader import load_plugins
     from gemkit.plugins.markers import hookimpl
     from gemkit.plugins.registry import Registry
-    from gemkit.runs.config import RunConfig, RunSettings, load_config
+    from gemkit.runs.config import RunConfig, RunSettings
     from gemkit.runs.progress import Progress
+    from gemkit.runs.read_config import load_config
     from gemkit.runs.result import RunResult
     from gemkit.runs.run import load_preset, resume, run
     from gemkit.sanity.check import SanityCheck
@@ -99,9 +100,9 @@ _HOMES = {
     "gemkit.runs.config": (
         "RunConfig",
         "RunSettings",
-        "load_config",
     ),
     "gemkit.runs.progress": ("Progress",),
+    "gemkit.runs.read_config": ("load_config",),
     "gemkit.runs.result": ("RunResult",),
     "gemkit.runs.run": (
         "load_preset",

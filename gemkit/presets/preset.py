@@ -11,7 +11,8 @@ from gemkit.core.bounded import WrittenDensity
 from gemkit.core.errors import OptionError, did_you_mean
 from gemkit.parts.options import from_data, report
 from gemkit.parts.recipe import PART_NAME, Recipe
-from gemkit.runs.config import PartData, RunConfig, with_density
+from gemkit.runs.config import PartData, RunConfig
+from gemkit.runs.read_config import with_density
 
 PRESET_NAME = r"[a-z0-9_]+/[a-z0-9][a-z0-9._-]*(@[a-z]+)?"
 """Plugin, slash, name; @ and a variant if sources disagree."""

@@ -1,6 +1,5 @@
-"""The configuration of a run: plain data, TOML in and out."""
+"""The configuration of a run, as plain data."""
 
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -15,14 +14,10 @@ from pydantic import (
     model_validator,
 )
 
-from gemkit.core.atomic_io import read
 from gemkit.core.bounded import Density, Name, Seed, Spec, WrittenDensity
-from gemkit.core.density import density_of_sparsity
-from gemkit.core.errors import OptionError, did_you_mean
-from gemkit.core.limits import MAX_CONFIG_BYTES
+from gemkit.core.errors import did_you_mean
 from gemkit.data.fingerprint import Fingerprint
 from gemkit.parts.objective import CrossEntropy, FunctionObjective, Objective
-from gemkit.parts.options import from_data, report
 from gemkit.parts.recipe import PART_NAME, ROLES, TABLES, Recipe, part_data
 from gemkit.training.plan import CollapsePolicy, Plan, Runtime
 
@@ -231,34 +226,6 @@ class RecordedConfig(RunConfig):
     data: Fingerprint | None = None
 
 
-def config_from_toml(text: str) -> RunConfig:
-    """Parse a configuration from `RunConfig.to_toml` or from a run's folder.
-
-    A file alone runs no code: its network is a table, never the name of a function.
-    """
-    try:
-        data = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise OptionError(f"this configuration is not valid TOML: {error}") from error
-    if isinstance(data.get("model"), str):
-        data["model"] = {"name": data["model"]}
-    kind = RecordedConfig if "versions" in data else RunConfig
-    config, problems = from_data(kind, with_density(data), label="", title="a run")
-    if config is None:
-        raise report("this configuration", problems)
-    return config
-
-
-def load_config(file: Path | str) -> RunConfig:
-    """Read a configuration from a TOML file, for example config.toml in the folder of a run."""
-    try:
-        return config_from_toml(read(Path(file), MAX_CONFIG_BYTES).decode())
-    except (OSError, UnicodeDecodeError) as error:
-        raise OptionError(f"{file} cannot be read: {error}") from error
-    except OptionError as error:
-        raise OptionError(f"{file}: {error}") from error
-
-
 def name_of(part: str | Mapping[str, Any]) -> str:
     """Return the name of a part, given as a name or as a table."""
     return part if isinstance(part, str) else str(part["name"])
@@ -282,41 +249,6 @@ def _path_of_none(value: object) -> str:
         return ""
     found = ((key, None if one is None else _path_of_none(one)) for key, one in inner)
     return next((f"{key}.{path}" if path else key for key, path in found if path != ""), "")
-
-
-def config_from(data: Mapping[str, Any]) -> RunConfig:
-    """Validate a configuration that is given as a table; plans and recipes may be objects."""
-    given = data.get("objective")
-    own = {} if isinstance(given, str | Mapping | None) else {"objective": given}  # no plain data
-    plain = {
-        key: value.model_dump(mode="json", exclude_unset=True)
-        if isinstance(value, Plan | Runtime | RunSettings)
-        else value.to_data()
-        if isinstance(value, Recipe)
-        else value
-        for key, value in data.items()
-        if key not in own
-    }
-    config, problems = from_data(RunConfig, with_density(plain), label="", title="a run")
-    if config is None:
-        raise report("this configuration", problems)
-    return config.replace(**own) if own else config
-
-
-def with_density(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table with a density in place of a sparsity, if it has one."""
-    if "sparsity" not in data:
-        return dict(data)
-    if "density" in data:
-        raise OptionError("density and sparsity both say how many weights to keep; give one")
-    sparsity = data["sparsity"]
-    if isinstance(sparsity, bool) or not isinstance(sparsity, int | float | str):
-        raise OptionError(f"sparsity = {sparsity!r}: should be a number, or a text such as '95%'")
-    try:
-        density = density_of_sparsity(sparsity)
-    except ValueError as error:
-        raise OptionError(f"sparsity = {sparsity!r}: {error}") from error
-    return {"density": density} | {key: own for key, own in data.items() if key != "sparsity"}
 
 
 def is_recipe_field(path: str) -> bool:

@@ -23,13 +23,14 @@ from gemkit.presets.preset import Preset
 from gemkit.pruning.feasible import check_network
 from gemkit.runs import directory as rundir
 from gemkit.runs.checking import make_checks, run_context
-from gemkit.runs.config import RunConfig, config_from
+from gemkit.runs.config import RunConfig
 from gemkit.runs.differences import differences
 from gemkit.runs.directory import RunDir
 from gemkit.runs.failures import explained
 from gemkit.runs.machine import environment
 from gemkit.runs.networks import at_most
 from gemkit.runs.progress import Progress
+from gemkit.runs.read_config import config_from
 from gemkit.runs.resolved import ResolvedRun, recorded_data, resolve, resolve_recorded
 from gemkit.runs.result import RunResult, result_from
 from gemkit.runs.runner import Runner

@@ -36,7 +36,7 @@ ROWS = [
     ["compaction"],
     ["sanity"],
     ["plugins.hookspecs"],
-    ["runs.config", "runs.__init__", "presets", "plugins"],
+    ["runs.config", "runs.read_config", "runs.__init__", "presets", "plugins"],
     ["api"],
     ["testing", "report", "study"],
     ["runs"],

@@ -12,7 +12,7 @@ from gemkit import RunConfig, importance, load_plugins, search, select
 from gemkit.core.density import density_from, density_of_sparsity
 from gemkit.core.errors import OptionError
 from gemkit.presets.preset import preset_from, presets_in
-from gemkit.runs.config import config_from, config_from_toml
+from gemkit.runs.read_config import config_from, config_from_toml
 
 PRESET = {"help": "for tests", "pruner": "snip", "model": "conv4", "dataset": "digits"}
 

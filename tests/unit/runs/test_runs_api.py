@@ -15,7 +15,8 @@ import gemkit
 from gemkit import Plan, Progress, RunConfig, RunSettings, Runtime, load_plugins
 from gemkit.core.errors import FitError, ModelError, OptionError, UnknownNameError
 from gemkit.core.events import EpochEnded, StepEnded
-from gemkit.runs.config import RecordedConfig, config_from_toml, load_config
+from gemkit.runs.config import RecordedConfig
+from gemkit.runs.read_config import config_from_toml, load_config
 from gemkit.runs.resolved import resolve
 from gemkit.runs.run import resume, run
 

@@ -15,7 +15,7 @@ from gemkit.core.errors import OptionError
 from gemkit.core.events import StepEnded
 from gemkit.parts.objective import CrossEntropy
 from gemkit.report.verdicts import verdict_table
-from gemkit.runs.config import config_from, load_config
+from gemkit.runs.read_config import config_from, load_config
 from gemkit.runs.result import values_of
 from gemkit.sanity.trials import Trial
 from gemkit.sanity.verdicts import verdicts

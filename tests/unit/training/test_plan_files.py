@@ -15,7 +15,7 @@ import gemkit
 from gemkit import Plan, RunConfig, Runtime
 from gemkit.core.errors import OptionError
 from gemkit.core.events import StepEnded
-from gemkit.runs.config import config_from_toml
+from gemkit.runs.read_config import config_from_toml
 from gemkit.tickets.ticket import Ticket
 from gemkit.training.optimizers import make_optimizer
 from gemkit.training.plan import text_of
