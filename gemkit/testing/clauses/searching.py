@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator, Mapping
-from functools import cache, partial
-from itertools import chain, count, pairwise, repeat
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from functools import cache
 from typing import Any
 
 from lightning_fabric import Fabric
-from torch import Tensor, nn
+from torch import nn
 
-from gemkit.core.errors import FitError, Stopped
-from gemkit.core.state import Stateful
+from gemkit.core.errors import FitError
 from gemkit.core.tensors import budget
 from gemkit.data.source import Data
 from gemkit.parts.allocation import Allocation
+from gemkit.parts.fit import regrows
 from gemkit.parts.initializer import Initializer
 from gemkit.parts.objective import Objective
 from gemkit.parts.part import Part
@@ -33,9 +28,9 @@ from gemkit.testing.clause import NotTriedError, clause, require
 from gemkit.testing.clauses.state import fresh, held
 from gemkit.testing.fields import inner_parts, is_part, own_parts
 from gemkit.testing.tiny import CPU, one_layer, tiny_data, tiny_net
-from gemkit.testing.watch import same_everywhere, state_of, unchanged
+from gemkit.testing.watch import state_of, unchanged
 from gemkit.tickets.ticket import Ticket
-from gemkit.training.checkpointer import Checkpointer, DiskCheckpointer
+from gemkit.training.checkpointer import Checkpointer
 from gemkit.training.plan import Plan
 from gemkit.training.task import Task, task_from
 
@@ -54,8 +49,9 @@ def partners_of(part: Part) -> dict[str, Any]:
     if isinstance(part, Rounding) and not part.takes_measured:
         return _UNIFORM if part.needs_unit_interval else _POPUP
     if isinstance(part, FreezeSchedule):
+        grow = {"grow": "random"} if regrows(part.freezes(DENSITY, 30, 2)) else {}
         rewind = {"rewind": {"weights": 0.0, "clock": 0.0}} if part.needs_clock_rewound else {}
-        return rewind | ({"grow": "random"} if regrows(part) else {})
+        return rewind | grow
     if isinstance(part, Regularizer) and part.steers_density and part.on == "scores":
         return _UNIFORM | {"rounding": "threshold"}
     if isinstance(part, Regularizer) and part.on == "gates":
@@ -63,13 +59,6 @@ def partners_of(part: Part) -> dict[str, Any]:
     if isinstance(part, Structure):
         return {"allocation": "uniform"}
     return _POPUP if isinstance(part, LearnedScores | Regularizer | Objective) else {}
-
-
-def regrows(part: FreezeSchedule) -> bool:
-    """Whether pruned weights return, so that a recipe must say which."""
-    freezes = part.freezes(DENSITY, 30, 2)
-    rises = any(later.density > earlier.density for earlier, later in pairwise(freezes))
-    return rises or any(freeze.regrow for freeze in freezes)
 
 
 def recipe_with(part: Part, **others: object) -> Recipe:
@@ -136,9 +125,6 @@ def look_at(recipe: Recipe, epochs: int) -> Ticket:
     require(fits, f"the ticket keeps {ticket.kept} weights, and the budget is {goal}")
     require(ticket.digest() == again.digest(), "two searches with one seed found two tickets")
     return ticket
-
-
-# --- every role ----------------------------------------------------------------------------------
 
 
 @clause(Scores)
@@ -232,74 +218,3 @@ def other_parts_may_be_within_it(part: Part, case: None) -> None:
             kind: Any = info.annotation
             for inner in inner_parts(kind):
                 look_at(recipe_with(part.model_copy(update={name: inner})), epochs=3)
-
-
-# --- killed and resumed --------------------------------------------------------------------------
-
-
-def steps_with(part: Part) -> bool:
-    """Whether a part takes part in every step of a search."""
-    learns = isinstance(part, Rounding) and not part.takes_measured
-    return learns or isinstance(part, LearnedScores | Regularizer | Objective)
-
-
-@clause(Part, applies=steps_with)
-def a_search_that_is_killed_resumes_to_the_same_bits(part: Part, case: None) -> None:
-    """A search that is stopped and resumed ends as one that runs through: what lasts is saved."""
-    straight, resumed = Watched(Checkpointer()), Watched(Checkpointer())
-    ticket = tried(recipe_with(part), 3, checkpointer=straight)
-    with TemporaryDirectory() as folder:
-        again = in_pieces(part, Path(folder), resumed)
-    require(ticket.digest() == again.digest(), "the two tickets differ")
-    one, other = straight.tensors(), resumed.tensors()
-    changed = [name for name in one if not same_everywhere({"": one[name]}, {"": other[name]})]
-    require(not changed, f"the two differ in {', '.join(changed[:3])}")
-
-
-def in_pieces(part: Part, folder: Path, watched: Watched) -> Ticket:
-    """Stop a search after its first step, then after every third, each time with a new part."""
-    for last in chain([2], repeat(3)):
-        asked = partial(_signal_at, last, count(1))
-        watched.checkpointer = DiskCheckpointer(folder / "run", "contract", asked_to_stop=asked)
-        try:
-            return tried(recipe_with(part), 3, checkpointer=watched)
-        except Stopped:
-            continue
-    raise AssertionError("not reached: the last piece returns")
-
-
-def _signal_at(last: int, asks: count[int]) -> int | None:
-    return signal.SIGTERM if next(asks) == last else None
-
-
-class Watched(Checkpointer):
-    """Passes everything to another checkpointer, and holds on to what is trained."""
-
-    def __init__(self, checkpointer: Checkpointer) -> None:
-        self.checkpointer = checkpointer
-        self.parts: Mapping[str, Stateful] = {}
-
-    def begin(self, phase: str, fabric: Fabric, parts: Mapping[str, Stateful]) -> None:
-        """Note the network and the trainer."""
-        self.parts = {name: parts[name] for name in ("net", "trainer")}
-        self.checkpointer.begin(phase, fabric, parts)
-
-    def maybe_save(self, *, epoch_ended: bool = False) -> None:
-        """Save if the other checkpointer does."""
-        self.checkpointer.maybe_save(epoch_ended=epoch_ended)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return all tensors of what was trained, by name."""
-        found = chain.from_iterable(
-            _flat(name, one.state_dict()) for name, one in self.parts.items()
-        )
-        return dict(found)
-
-
-def _flat(name: str, state: object) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of a state."""
-    if isinstance(state, Tensor):
-        yield name, state
-    elif isinstance(state, Mapping):
-        for key, value in state.items():
-            yield from _flat(f"{name}.{key}", value)

@@ -1,6 +1,6 @@
 """The contract of state: a part remembers in tensors that are saved with the run, and nowhere else.
 
-A search that is killed and resumed is in `gemkit.testing.clauses.searching`.
+A search that is killed and resumed is in `gemkit.testing.clauses.resuming`.
 """
 
 from __future__ import annotations
