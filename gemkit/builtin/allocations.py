@@ -5,8 +5,8 @@ house-monotone: at a lower density no layer gets more, so that masks at lower de
 inside those at higher ones, and the same importance pruned in several steps or at once ends alike.
 """
 
-from gemkit.core.selection import Shares, apportion, count_alive
-from gemkit.core.tensors import Tensors, budget, kept, total
+from gemkit.core.selection import Shares, apportion
+from gemkit.core.tensors import Tensors, budget, counts, kept, total
 from gemkit.parts.allocation import Allocation
 from gemkit.plugins.markers import hookimpl
 
@@ -58,10 +58,10 @@ class ErdosRenyiKernel(Allocation):
 
 def _split(weights: dict[str, int], alive: Tensors, density: float) -> Shares:
     """Make every layer a group of its own, with its part of the budget."""
-    living = count_alive(alive)
+    living = list(counts(alive).values())
     goal = min(budget(total(alive), density), sum(living))
-    counts = apportion(list(weights.values()), living, goal)
-    return {(name,): count for name, count in zip(weights, counts, strict=True)}
+    shares = apportion(list(weights.values()), living, goal)
+    return {(name,): count for name, count in zip(weights, shares, strict=True)}
 
 
 @hookimpl

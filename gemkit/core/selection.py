@@ -16,15 +16,8 @@ import torch
 from torch import Tensor
 
 from gemkit.core.rankable import overflowing, rankable, refuse_not_finite, refuse_tied, tied
-from gemkit.core.tensors import Tensors, counts, names_where
-from gemkit.core.topk import (
-    Array,
-    Flat,
-    as_array,
-    as_tensor,
-    count_ones,
-    top,
-)
+from gemkit.core.tensors import Tensors, as_array, counts, names_where
+from gemkit.core.topk import Array, Flat, top
 
 Shares = dict[tuple[str, ...], int]
 """Groups of layers, and how many weights each group keeps; weights compete within their group.
@@ -53,52 +46,40 @@ def keep_top(
     Equals a stable sort of the group's living weights by falling importance, cut after `count`:
     ties go to the lowest position (C order within a tensor, tensors in the group's order). What
     is not alive (boolean, or 0/1 of any type) never comes back and may have any importance. With
-    `in_use`, the mask of now, a choice that `refuse_ties` would refuse is refused.
+    `in_use`, the current mask, refuse what `refuse_ties` refuses.
     """
     if sorted(chain.from_iterable(shares)) != sorted(importance):
         raise ValueError(f"shares {list(shares)} must name every layer of {list(importance)} once")
-    living = dict(zip(alive, count_alive(alive), strict=True))
+    living = counts(alive)
     for group, count in shares.items():
         present = sum(living[name] for name in group)
         if not 0 <= count <= present:
             raise ValueError(f"asked to keep {count} of the {present} alive weights of {group}")
     importance = {name: rankable(name, value) for name, value in importance.items()}
+    unfit = overflowing(importance, living)
     if all(value.is_cpu for value in importance.values()):
-        return _keep_top_at_hand(importance, alive, shares, living, in_use)
-    masks = keep_top_unchecked(importance, alive, shares)
+        (odd,) = names_where(unfit)
+        refuse_not_finite(odd, importance, alive)
+        unfit = {}
+        chosen: Tensors = {}
+        for group, count in shares.items():
+            chosen |= zip(group, _select(group, importance, alive, living, count), strict=True)
+        masks = {name: chosen[name] for name in importance}
+    else:
+        masks = keep_top_unchecked(importance, alive, shares)
     ties = {} if in_use is None else tied(importance, alive, masks, in_use)
-    odd, equal = names_where(overflowing(importance, living), ties)  # one look at the device
+    odd, equal = names_where(unfit, ties)  # one transfer from the device
     refuse_not_finite(odd, importance, alive)
     refuse_tied(equal)
-    return masks
-
-
-def _keep_top_at_hand(
-    importance: Tensors,
-    alive: Tensors,
-    shares: Shares,
-    living: dict[str, int],
-    in_use: Tensors | None,
-) -> Tensors:
-    """Do what `keep_top` does on the CPU, where looking costs nothing."""
-    (odd,) = names_where(overflowing(importance, living))
-    refuse_not_finite(odd, importance, alive)
-    masks: Tensors = {}
-    for group, count in shares.items():
-        chosen = _select(group, importance, alive, living, count)
-        masks |= zip(group, chosen, strict=True)
-    masks = {name: masks[name] for name in importance}
-    if in_use is not None:
-        refuse_ties(importance, alive, masks, in_use)
     return masks
 
 
 @never_traced
 @torch.no_grad()
 def keep_top_unchecked(importance: Tensors, alive: Tensors, shares: Shares) -> Tensors:
-    """Return the same masks as `keep_top` without synchronizing with the device.
+    """Return the same masks as `keep_top` without waiting for the device.
 
-    It uses a full stable sort, which is fast on a GPU. It cannot check its input: no share may
+    It uses a full stable sort, which is fast on a GPU. The input is not checked: no share may
     exceed the number of alive weights, and their importance must be finite.
     """
     masks: Tensors = {}
@@ -122,10 +103,10 @@ def keep_top_unchecked(importance: Tensors, alive: Tensors, shares: Shares) -> T
 
 @torch.no_grad()
 def refuse_ties(importance: Tensors, alive: Tensors, chosen: Tensors, in_use: Tensors) -> None:
-    """Refuse a selection that was decided by position alone.
+    """Refuse a selection that position alone has decided.
 
-    That is a layer whose alive weights are all equally important, and of which some but not all are
-    chosen. Layers with nothing in use are ignored.
+    That is a layer in which all living weights are equally important and some but not all are
+    chosen. Layers without a weight in use are ignored.
     """
     importance = {name: rankable(name, value) for name, value in importance.items()}
     (equal,) = names_where(tied(importance, alive, chosen, in_use))
@@ -134,17 +115,9 @@ def refuse_ties(importance: Tensors, alive: Tensors, chosen: Tensors, in_use: Te
 
 def check_finite(importance: Tensors, alive: Tensors) -> None:
     """Refuse importance that cannot be ranked: complex, or not finite where weights are alive."""
-    living = dict(zip(alive, count_alive(alive), strict=True))
     real = {name: rankable(name, value) for name, value in importance.items()}
-    (odd,) = names_where(overflowing(real, living))
+    (odd,) = names_where(overflowing(real, counts(alive)))
     refuse_not_finite(odd, real, alive)
-
-
-def count_alive(alive: Tensors) -> list[int]:
-    """Count what is alive in each layer, in one transfer from the device."""
-    if not all(mask.is_cpu for mask in alive.values()):
-        return counts(alive)
-    return count_ones([as_array(_flat(mask, _memory_order(mask))) for mask in alive.values()])
 
 
 def _select(
@@ -154,7 +127,7 @@ def _select(
     living: dict[str, int],
     count: int,
 ) -> list[Tensor]:
-    """Mark the top of a group, looking at each layer as it lies in memory."""
+    """Mark the top of a group on the CPU, with every layer in the order of its memory."""
     if count == 0:
         return [torch.zeros_like(alive[name], dtype=torch.bool) for name in group]
     if count == sum(living[name] for name in group):
@@ -170,7 +143,7 @@ def _select(
         parts.append(Flat(values, where, place))
         orders.append(order)
     return [
-        _in_shape(as_tensor(mask), alive[name].shape, order)
+        _in_shape(torch.from_numpy(mask), alive[name].shape, order)
         for mask, name, order in zip(top(parts, count), group, orders, strict=True)
     ]
 

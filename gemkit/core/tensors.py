@@ -10,7 +10,9 @@ from fractions import Fraction
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -71,10 +73,7 @@ def aligned(tensor: Tensor, like: Tensor) -> Tensor:
 
 def all_aligned(tensors: Iterable[Tensor], likes: Iterable[Tensor]) -> list[Tensor]:
     """Align every tensor with its counterpart."""
-    return [
-        tensor if tensor.stride() == like.stride() else aligned(tensor, like)
-        for tensor, like in zip(tensors, likes, strict=True)
-    ]
+    return [aligned(tensor, like) for tensor, like in zip(tensors, likes, strict=True)]
 
 
 def total(tensors: Tensors) -> int:
@@ -82,32 +81,41 @@ def total(tensors: Tensors) -> int:
     return sum(tensor.numel() for tensor in tensors.values())
 
 
-def counts(masks: Tensors) -> list[int]:
+def counts(masks: Tensors) -> dict[str, int]:
     """Count the ones of each mask, in one transfer from a device.
 
-    A device is not asked again about masks that have not changed: everything that belongs to a
-    freeze counts the same ones.
+    Counts of masks on a device are cached until the mask changes: several steps of a freeze need
+    them.
     """
+    if all(mask.is_cpu for mask in masks.values()):
+        return {name: int(np.count_nonzero(as_array(mask))) for name, mask in masks.items()}
     versions = [_version(mask) for mask in masks.values()]
     known = [_COUNTED.get(mask, (None, 0)) for mask in masks.values()]
     if any(now is None or now != then for now, (then, _) in zip(versions, known, strict=True)):
         found = torch.stack([mask.count_nonzero() for mask in masks.values()]).tolist()
         known = list(zip(versions, found, strict=True))
         _COUNTED.update(zip(masks.values(), known, strict=True))
-    return [count for _, count in known]
+    return {name: count for name, (_, count) in zip(masks, known, strict=True)}
 
 
 _COUNTED: Any = WeakTensorKeyDictionary()
-"""For every mask, the version of it that was counted, and the count."""
+"""For every mask, the version that was counted, and the count."""
 
 
 def _version(mask: Tensor) -> int | None:
-    """Return a number that every change of a mask changes; None where there is none, or no need."""
-    return None if mask.is_cpu or mask.is_inference() else mask._version
+    """Return a number that changes with the mask, or None if there is none."""
+    return None if mask.is_inference() else mask._version
+
+
+def as_array(tensor: Tensor) -> NDArray[Any]:
+    """Return a NumPy view of a tensor, or a copy if NumPy does not know its dtype."""
+    if tensor.dtype in (torch.bfloat16, torch.float16):
+        tensor = tensor.float()  # exact; NumPy lacks bfloat16 and is slow with float16
+    return tensor.detach().numpy()
 
 
 def names_where(*facts: Tensors) -> list[list[str]]:
-    """Name the layers of which each of these facts is true, in one transfer from the device."""
+    """List the layers for which each of these facts is true, in one transfer from the device."""
     truths = [truth for fact in facts for truth in fact.values()]
     found = iter(torch.stack(truths).tolist() if truths else [])
     return [[name for name in fact if next(found)] for fact in facts]
@@ -115,7 +123,7 @@ def names_where(*facts: Tensors) -> list[list[str]]:
 
 def kept(masks: Tensors) -> int:
     """Count the ones of all masks together."""
-    return sum(counts(masks))
+    return sum(counts(masks).values())
 
 
 def density_of(masks: Tensors) -> float:
@@ -126,7 +134,7 @@ def density_of(masks: Tensors) -> float:
 def budget(entries: int, density: float) -> int:
     """Return round-half-up(density · entries), exactly.
 
-    The density counts as the decimal that is written (0.9 is 9/10, not the nearest double), so
+    The density is taken as the decimal that is written (0.9 is 9/10, not the nearest double), so
     that binary rounding cannot change a count.
     """
     return int(Fraction(repr(float(density))) * entries + Fraction(1, 2))

@@ -1,8 +1,8 @@
 """Mark the largest entries of flat arrays, with exact counts, faster than `kthvalue`.
 
 Learned scores are ranked in every training step, so this is written for speed. Every shortcut
-checks itself and gives way to ranking everything: none can change the result. It works on NumPy's
-arrays, whose comparisons, counts and partition are several times faster than torch's.
+checks its result and falls back to ranking everything, so none can change it. It works on NumPy
+arrays, whose comparisons, counts and partition are several times faster than those of torch.
 """
 
 import operator
@@ -12,9 +12,7 @@ from math import gcd, inf, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 Array = NDArray[Any]
 
@@ -77,25 +75,13 @@ def top(parts: Sequence[Flat], count: int) -> list[Array]:
     return masks
 
 
-def as_array(tensor: Tensor) -> Array:
-    """Return NumPy's view of a tensor's values, or a copy where NumPy does not know their type."""
-    if tensor.dtype in (torch.bfloat16, torch.float16):
-        tensor = tensor.float()  # exact; NumPy lacks bfloat16 and is slow with float16
-    return tensor.numpy()
-
-
-def as_tensor(array: Array) -> Tensor:
-    """Return a mask of `top` as a tensor."""
-    return torch.from_numpy(array)
-
-
 def count_ones(masks: Iterable[Array]) -> list[int]:
     """Count the nonzero entries of each mask."""
     return [int(np.count_nonzero(mask)) for mask in masks]
 
 
 def joined(arrays: Sequence[Array]) -> Array:
-    """Put arrays behind each other."""
+    """Concatenate arrays."""
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 

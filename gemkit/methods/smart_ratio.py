@@ -17,8 +17,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from gemkit.core.errors import FitError
-from gemkit.core.selection import Shares, apportion, count_alive
-from gemkit.core.tensors import Tensors, budget, total
+from gemkit.core.selection import Shares, apportion
+from gemkit.core.tensors import Tensors, budget, counts, total
 from gemkit.core.text import number_of
 from gemkit.parts.allocation import Allocation
 from gemkit.plugins.markers import hookimpl
@@ -53,29 +53,29 @@ class SmartRatio(Allocation):
 
     def keep(self, importance: Tensors, alive: Tensors, density: float) -> Shares:
         """Fill the fixed layers, and let the others share the rest by the rule."""
-        room = dict(zip(alive, count_alive(alive), strict=True))
+        room = counts(alive)
         goal = min(budget(total(alive), density), sum(room.values()))
-        counts = {
+        fixed = {
             name: min(room[name], budget(alive[name].numel(), ratio))
             for name, ratio in self._fixed_densities(alive).items()
         }
         demands = {
             name: ratio * alive[name].numel()
             for name, ratio in zip(alive, self._ratios(len(alive)), strict=True)
-            if name not in counts
+            if name not in fixed
         }
         if not demands:
             raise FitError(
                 "allocation 'smart_ratio' finds every layer at a fixed density and none to share "
                 "the rest; with allocation.fixed='last' only the last one is"
             )
-        left = goal - sum(counts.values())
+        left = goal - sum(fixed.values())
         if left < 0:
-            raise self._too_little(density, alive, counts)
+            raise self._too_little(density, alive, fixed)
         asked = apportion(list(demands.values()), [left] * len(demands), left)
-        wanted = dict(zip(demands, asked, strict=True)) | counts
-        counts = _spill(wanted, room)
-        return {(name,): counts[name] for name in alive}
+        wanted = dict(zip(demands, asked, strict=True)) | fixed
+        kept = _spill(wanted, room)
+        return {(name,): kept[name] for name in alive}
 
     def _fixed_densities(self, alive: Tensors) -> dict[str, float]:
         """Say which layers do not follow the rule, and what they keep."""
@@ -139,9 +139,9 @@ class Densities(Allocation):
         unit = math.lcm(*(ratio.denominator for ratio in exact))
         sizes = [mask.numel() for mask in alive.values()]
         weights = [int(ratio * unit) * size for ratio, size in zip(exact, sizes, strict=True)]
-        room = count_alive(alive)
-        counts = apportion(weights, room, min(budget(sum(sizes), density), sum(room)))
-        return {(name,): count for name, count in zip(alive, counts, strict=True)}
+        room = list(counts(alive).values())
+        kept = apportion(weights, room, min(budget(sum(sizes), density), sum(room)))
+        return {(name,): count for name, count in zip(alive, kept, strict=True)}
 
 
 def _spill(wanted: Mapping[str, int], room: Mapping[str, int]) -> dict[str, int]:

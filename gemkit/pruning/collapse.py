@@ -16,9 +16,7 @@ from gemkit.core.text import number_of
 def empty_layers(mask: Tensors) -> tuple[str, ...]:
     """Name the layers that keep nothing (layers with no weights to begin with do not count)."""
     return tuple(
-        name
-        for (name, layer), count in zip(mask.items(), counts(mask), strict=True)
-        if count == 0 and layer.numel() > 0
+        name for name, count in counts(mask).items() if count == 0 and mask[name].numel() > 0
     )
 
 
@@ -28,7 +26,7 @@ def keep_one(mask: Tensors, importance: Tensors, alive: Tensors, limit: int) -> 
     What is above the limit afterwards is taken from the least important weights of layers that
     keep more than one. A layer with nothing alive stays empty.
     """
-    living = [name for name, own in zip(alive, counts(alive), strict=True) if own]
+    living = [name for name, count in counts(alive).items() if count]
     layers = len(living)
     if limit < layers:
         raise CollapseError(
@@ -50,7 +48,7 @@ def keep_one(mask: Tensors, importance: Tensors, alive: Tensors, limit: int) -> 
 
 def _best(importance: Tensors, alive: Tensors) -> Tensors:
     """Keep the most important living weight of each layer, where there is one."""
-    shares: Shares = {(name,): min(1, own) for name, own in zip(alive, counts(alive), strict=True)}
+    shares: Shares = {(name,): min(1, count) for name, count in counts(alive).items()}
     return keep_top({name: importance[name] for name in alive}, alive, shares)
 
 
@@ -66,7 +64,7 @@ def is_cut(
     `indices`, these are 0 and 1. A frozen weight without a mask counts as dense.
     """
     rng, dense = generator(0, "paths"), set(frozen_names(model)) - set(mask)
-    like, kept_of = next(iter(mask.values())), dict(zip(mask, counts(mask), strict=True))
+    like, kept_of = next(iter(mask.values())), counts(mask)
 
     def positive(size: Sequence[int]) -> Tensor:
         return (torch.rand(size, generator=rng) + 0.5).to(like.device)

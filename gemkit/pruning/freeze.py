@@ -12,9 +12,8 @@ from torch import nn
 from gemkit.core.errors import ImportanceError
 from gemkit.core.events import Froze
 from gemkit.core.probe import Probe
-from gemkit.core.selection import count_alive
 from gemkit.core.state import StateDict, checked_rng_state
-from gemkit.core.tensors import Tensors, budget, generator, kept, seeded, total
+from gemkit.core.tensors import Tensors, budget, counts, generator, kept, seeded, total
 from gemkit.parts.recipe import Recipe
 from gemkit.parts.schedule import Freeze
 from gemkit.parts.scores import Scores
@@ -186,7 +185,7 @@ def regrow(
     """
     everything = {name: torch.ones_like(alive) for name, alive in net.alive.items()}
     shares = recipe.allocation.keep(importance, everything, freeze.density)
-    living = dict(zip(net.alive, count_alive(net.alive), strict=True))
+    living = counts(net.alive)
     share = Fraction(repr(float(freeze.regrow)))
     stay = {
         group: min(count, here - int(share * here))
@@ -196,7 +195,7 @@ def regrow(
     in_use, structure = None if allow_ties else net.mask, recipe.structure
     with _named(recipe.scores):
         alive = structure.select(importance, net.alive, stay, freeze.density, in_use=in_use)
-    left = dict(zip(alive, count_alive(alive), strict=True))
+    left = counts(alive)
     missing = {
         group: max(0, count - sum(left[name] for name in group)) for group, count in shares.items()
     }
