@@ -1,4 +1,4 @@
-"""Learned scores beside a network: which of its weights to use, and how much of each."""
+"""Learned scores of a network, and the mask or gates that they make."""
 
 from collections.abc import Container, Mapping
 from dataclasses import replace
@@ -16,10 +16,10 @@ from gemkit.parts.scores import LearnedScores
 
 
 class LearnedMask:
-    """Scores, and what turns them into the mask of a network.
+    """The scores of all layers, and the parts that turn them into a mask.
 
-    `gemkit.pruning.update` moves the scores and writes the masked weights. Nothing here enters
-    autograd. All tensors of a layer have the strides of its weight.
+    `gemkit.pruning.update` trains the scores and writes the masked weights. Nothing here is part
+    of the autograd graph. All tensors of a layer have the strides of its weight.
     """
 
     def __init__(
@@ -41,20 +41,19 @@ class LearnedMask:
             name: nn.Parameter(torch.empty_like(weight).copy_(drawn.pop(name)))
             for name, weight in weights.items()
         }
-        """The scores, as the optimizer knows them."""
+        """The scores as parameters, for the optimizer."""
         self.scores = {name: score.detach() for name, score in self.parameters.items()}
-        """The scores as plain tensors that share their memory."""
+        """The scores as plain tensors, in the same memory."""
         self.trains_weights = recipe.trained == "both"
         self.free: dict[str, Tensor] = {
             name: nn.Parameter(weight.clone(), requires_grad=name not in frozen)
             for name, weight in weights.items()
             if self.trains_weights
         }
-        """The weights, zeros where they are pruned: what the gradient of an effective weight is
-        multiplied by. They are parameters where they are trained with the scores."""
-        self.alive: Tensors = {}
+        """The weights, with zeros where they are pruned: the factor of the straight-through
+        gradient. They are parameters if they are trained with the scores."""
         self._kept: list[Tensor] = []
-        """What is alive, as numbers, where gates are kept."""
+        """The mask of living weights as numbers, if gates are kept."""
         self.shares: Shares = {}
         self.density = 1.0
         self.needs_gates = (
@@ -63,35 +62,31 @@ class LearnedMask:
             or self.regularizer.on == "gates"
             or self.regularizer.needs_density
         )
-        """Whether what the network uses now is kept, for a part or the gradient of weights."""
+        """Whether to keep the gates of the forward pass, for a part or the gradient of weights."""
         self.now = replace(now, rng=rng, select=self._select)
-        """The moment, as the rounding sees it."""
+        """The clock and state that the rounding sees."""
         self.state = self.regularizer.init_state(weights)
-        """The state of the regularizer, which no other part is given."""
+        """The state of the regularizer; other parts do not see it."""
         self._drawn_from = rng.get_state()
 
     @property
     def view(self) -> Tensors:
-        """What of the scores is ranked and rounded."""
+        """The view of the scores that is ranked and rounded."""
         return self.scoring.view(self.scores)
 
     def mask(self) -> Tensors:
-        """Round the scores as the last update did, to the mask of a ticket: r(p) ⊙ q.
-
-        Masks are not kept, because the effective weights show their effect.
-        """
+        """Return the mask of a ticket, r(p) ⊙ q, with the random numbers of the last update."""
         rng = torch.Generator()
         rng.set_state(self._drawn_from)
         masks = self.rounding.hard(self.view, replace(self.now, rng=rng))
-        return {name: masks[name].bool() & alive for name, alive in self.alive.items()}
+        return {name: masks[name].bool() & alive for name, alive in self.now.alive.items()}
 
     def freeze_(self, alive: Tensors, shares: Shares, density: float, weights: Tensors) -> None:
-        """Narrow what may be used, or what the rounding may keep.
+        """Set which weights are alive, and how many a rounding may keep.
 
-        `weights` are those that do not train, zeros where they are pruned.
+        `weights` are the weights that are not trained, with zeros where they are pruned.
         """
-        self.alive, self.shares, self.density = alive, shares, density
-        self.now.alive = alive
+        self.now.alive, self.shares, self.density = alive, shares, density
         if self.needs_gates:
             likes = self.scores.items()
             self._kept = [aligned(alive[name].to(own.dtype), own) for name, own in likes]
@@ -101,11 +96,11 @@ class LearnedMask:
 
     @never_traced
     def _select(self, view: Tensors) -> Tensors:
-        """Keep the budget of the last freeze."""
-        return self.structure.select(view, self.alive, self.shares, self.density, checked=False)
+        """Select as many weights as the last freeze left."""
+        return self.structure.select(view, self.now.alive, self.shares, self.density, checked=False)
 
     def keep_gates(self, numbers: list[Tensor]) -> list[Tensor]:
-        """Keep what the weights are multiplied by next, zeros where they are pruned."""
+        """Store the gates of the next forward pass, with zeros where weights are pruned."""
         gates = [torch.empty_like(score) for score in self.scores.values()]
         torch._foreach_copy_(gates, numbers)
         torch._foreach_mul_(gates, self._kept)
@@ -113,7 +108,7 @@ class LearnedMask:
         return gates
 
     def add_penalty_(self, gradients: Tensors, values: Tensors) -> None:
-        """Add the gradient of the penalty; its state is in `now` for as long as that takes."""
+        """Add the gradient of the penalty, which sees its state in `now`."""
         self.now.state = self.state
         self.regularizer.add_gradient_(gradients, values, self.now)
         self.now.state = {}
@@ -129,17 +124,13 @@ class LearnedMask:
     def take_gradients_(self, weights: Mapping[str, nn.Parameter]) -> None:
         """Move the gradients of the effective weights to the scores, zeros where there are none.
 
-        Weights that train with the scores get theirs: dL/dw = dL/d(effective weight) · gate. A
-        compiled update cannot do that, because it must not create gradients.
+        Weights that train with the scores get dL/dw = dL/d(effective weight) · gate. This is not
+        part of the compiled update, which must not create gradients.
         """
         self._drawn_from = self.rng.get_state()
         for score, weight in zip(self.parameters.values(), weights.values(), strict=True):
-            gradient = weight.grad
-            if gradient is None:
-                gradient = torch.zeros_like(score)
-            elif gradient.stride() != score.stride():
-                gradient = aligned(gradient, score)
-            score.grad, weight.grad = gradient, None
+            gradient, weight.grad = weight.grad, None
+            score.grad = torch.zeros_like(score) if gradient is None else aligned(gradient, score)
         if self.trains_weights:
             gradients = [score.grad for score in self.parameters.values() if score.grad is not None]
             pulls = torch._foreach_mul(gradients, list(self.now.gates.values()))
@@ -147,7 +138,7 @@ class LearnedMask:
                 free.grad = pull if free.requires_grad else None
 
     def state_dict(self) -> StateDict:
-        """Return the scores, the states of parts, and where random numbers of rounding began."""
+        """Return scores, states of parts, and the random state of the last rounding."""
         shares = [[list(group), n] for group, n in self.shares.items()]
         own: StateDict = {"scores": self.scores, "shares": shares, "drawn_from": self._drawn_from}
         own["density"] = self.density
@@ -159,11 +150,11 @@ class LearnedMask:
 
     @torch.no_grad()
     def load_state_dict(self, state: StateDict) -> None:
-        """Load a saved state; the next rounding draws what the last one did."""
+        """Load a saved state; the next rounding draws the same random numbers as the last."""
         own = self.state_dict()
         for name, saved in checked_tensors(state["scores"], self.scores).items():
             self.scores[name].copy_(saved)
-        self.density = float(state.get("density", 1.0))  # which older checkpoints do not hold
+        self.density = float(state.get("density", 1.0))  # missing in older checkpoints
         for name in ("regularizer", "weights"):
             if name in own:
                 _copy_(own[name], state.get(name))
@@ -178,5 +169,5 @@ def _copy_(own: Tensors, saved: object) -> None:
 
 
 def as_numbers(mask: Tensor) -> Tensor:
-    """Return a mask as numbers: bytes, as torch converts booleans much more slowly on a CPU."""
+    """Return a mask as numbers: as bytes, because torch converts booleans slowly on a CPU."""
     return mask.view(torch.uint8) if mask.dtype == torch.bool else mask

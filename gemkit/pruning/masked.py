@@ -1,8 +1,8 @@
-"""Any `nn.Module` under a mask, untouched in structure.
+"""Any `nn.Module` under a mask, without changes of its structure.
 
 The model's own prunable parameters *hold the effective weights* w ⊙ mask. Forward, backward,
 `torch.compile`, autocast and DDP therefore see a plain dense network whose graph never changes,
-and `state_dict` keeps its keys. What belongs to pruning lives beside the model, by name.
+and `state_dict` keeps its keys. Masks and scores are kept beside the model, by name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,12 +26,12 @@ from gemkit.training.plan import Plan
 
 @final
 class MaskedNet:
-    """A model whose weights train under a mask, or are used as learned scores choose, or both.
+    """A model whose weights train under a mask, or whose mask is learned, or both.
 
     Where weights train, pruned ones stay exactly zero: their gradients are zeroed before every
     step, their optimizer state is cleared when they are pruned, and the mask is applied again
     after every step. Learned scores are a component beside the model, or absent. A frozen parameter
-    (`requires_grad=False`) is not trained; where it has a mask, it keeps its values.
+    (`requires_grad=False`) is not trained; if it has a mask, it keeps its values.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class MaskedNet:
         self.parameters = parameters_of(model, names)
         self.learned = learned
         self.now = learned.now if learned is not None else now or Now()
-        """The moment, for the parts of the recipe."""
+        """Clock, mask and state, for the parts of the recipe."""
         like = next(iter(self.parameters.values()))
         wide = torch.promote_types(like.dtype, torch.float32)  # half precision counts to 256
         self.now.step = self.now.step.to(like.device, wide)
@@ -60,9 +60,9 @@ class MaskedNet:
                 )
         self._update = update
         self._kept: list[Tensor] = []
-        """The mask of weights that train, as numbers; empty while nothing is pruned."""
+        """The mask of trained weights as numbers; empty while nothing is pruned."""
         self._rest = self._packed({name: own.clone() for name, own in self.effective.items()})
-        """The weights as they were when last free."""
+        """The last values of all weights before they were pruned."""
         everything = {
             name: torch.ones_like(weight, dtype=torch.bool)
             for name, weight in self.effective.items()
@@ -99,7 +99,7 @@ class MaskedNet:
 
     @property
     def weights(self) -> Tensors:
-        """The weights without the mask: pruned ones as they were when last free."""
+        """The weights without the mask; pruned ones have their last value before pruning."""
         rest = self._at_rest()
         if self.learned is None:
             free = self.effective
@@ -113,12 +113,12 @@ class MaskedNet:
 
     @property
     def scores(self) -> Tensors:
-        """The learned scores; none where only weights are trained."""
+        """The learned scores; empty if only weights are trained."""
         return {} if self.learned is None else self.learned.scores
 
     @property
     def strength(self) -> float | None:
-        """The λ of the penalty on learned scores, where there is one; reads from the device."""
+        """The λ of the penalty on learned scores, or None; reads from the device."""
         if self.learned is None:
             return None
         strength = self.learned.regularizer.strength(replace(self.now, state=self.learned.state))
@@ -140,7 +140,7 @@ class MaskedNet:
         return [*scores, *self.learned.trained(), *others]
 
     def groups(self, plan: Plan) -> list[dict[str, Any]]:
-        """Return what the optimizer trains; scores beside weights have a rate of their own."""
+        """Return parameter groups; scores that train beside weights have their own rate."""
         trainable = self.trainable()
         if self.learned is None or not self.learned.trains_weights:
             return [{"params": trainable}]
@@ -150,9 +150,9 @@ class MaskedNet:
 
     @torch.no_grad()
     def freeze_(self, alive: Tensors, shares: Shares, density: float = 1.0) -> None:
-        """Prune for good what is not alive; a rounding that spends the budget gets its shares.
+        """Prune what is not alive, for good; a rounding that spends the budget gets its shares.
 
-        What was pruned and is alive again starts at zero.
+        Weights that were pruned and are alive again start at zero.
         """
         if self.learned is None or self.learned.trains_weights:
             self._rest = self._packed(self.weights)
@@ -167,7 +167,7 @@ class MaskedNet:
         }
         """Which weights are not pruned for good."""
         self.shares = shares
-        """What the last freeze left to every group of layers."""
+        """How many weights the last freeze left to every group of layers."""
         self._kept = []
         trained = self._trained()
         if trained and kept(self.alive) < total(self.alive):
@@ -181,14 +181,14 @@ class MaskedNet:
             write_(list(self.parameters.values()), self.learned)
 
     def _trained(self) -> Mapping[str, Tensor]:
-        """Return the prunable weights that the optimizer moves."""
+        """Return the prunable weights that the optimizer trains."""
         if self.learned is None:
             return self.parameters
         return self.learned.free if self.learned.trains_weights else {}
 
     @torch.no_grad()
     def apply_mask_(self, mask: Tensors) -> None:
-        """Write the weights under any mask into the model."""
+        """Write the weights with any mask into the model."""
         for name, weight in self.weights.items():
             self.parameters[name].copy_(weight * mask[name])
 
@@ -219,7 +219,7 @@ class MaskedNet:
         for name, saved in checked_tensors(state["model"], own["model"]).items():
             own["model"][name].copy_(saved)
         self._rest = self._packed(checked_tensors(state["free"], own["free"]))
-        if "step" in state:  # which older checkpoints do not hold
+        if "step" in state:  # missing in older checkpoints
             self.now.step.copy_(checked_tensors({"": state["step"]}, {"": self.now.step})[""])
         shares, density = self.shares, 1.0
         if self.learned is not None:
@@ -230,7 +230,7 @@ class MaskedNet:
 
     @torch.no_grad()
     def dense_outputs(self, inputs: Tensor) -> Tensor:
-        """Compute the outputs of the network without its mask; the network stays as it is."""
+        """Compute the outputs of the network without its mask, and without changing it."""
         weights = self._dense or self.weights
         if self.learned is not None and not self.learned.trains_weights:
             self._dense = weights  # they never change
@@ -239,12 +239,12 @@ class MaskedNet:
         return outputs
 
     def compile_(self) -> bool:
-        """Compile the update when it first takes place; see `gemkit.pruning.update`."""
+        """Compile the update at its first call; see `gemkit.pruning.update`."""
         self._update = compiled_update()
         return True
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Take one optimizer step with the gradients that a backward pass has left."""
+        """Take one optimizer step with the gradients of a backward pass."""
         self.now.step.add_(1)
         if self.learned is not None:
             self.learned.take_gradients_(self.parameters)
@@ -258,9 +258,9 @@ class MaskedNet:
         )
 
     def clear_state(self, optimizer: torch.optim.Optimizer) -> None:
-        """Zero the optimizer's memory of pruned weights.
+        """Zero the optimizer state of pruned weights.
 
-        Frozen scores keep their momentum: they stay out of the network whatever they become.
+        Frozen scores keep their momentum, because their weights never return.
         """
         for parameter, mask in zip(self._trained().values(), self._kept, strict=False):
             for value in optimizer.state.get(parameter, {}).values():
@@ -268,25 +268,26 @@ class MaskedNet:
                     value.mul_(mask)
 
     def _held(self) -> Tensors:
-        """Return all parameters and buffers themselves."""
+        """Return all parameters and buffers, not copies."""
         parameters = self.model.named_parameters(remove_duplicate=False)
         buffers = self.model.named_buffers(remove_duplicate=False)
         return {name: tensor.detach() for name, tensor in (*parameters, *buffers)}
 
     def _packed(self, weights: Tensors) -> dict[str, Packed]:
-        """Keep these weights themselves, or less where that will do."""
+        """Store weights, in less memory if possible."""
         return {
             name: Packed.of(aligned(weights[name], own)) for name, own in self.effective.items()
         }
 
     def _live(self) -> Tensors:
-        """Return the weights that are not trained, with zeros for pruned ones."""
+        """Return untrained weights, with zeros where they are pruned."""
         live: Tensors = {}
-        for (name, alive), count in zip(self.alive.items(), counts(self.alive), strict=True):
+        for name, count in counts(self.alive).items():
             weight = self._rest[name].unpacked(self.parameters[name].detach())
-            live[name] = weight if count == alive.numel() else aligned(weight * alive, weight)
+            whole = count == weight.numel()
+            live[name] = weight if whole else aligned(weight * self.alive[name], weight)
         return live
 
     def _at_rest(self) -> Tensors:
-        """Return the weights as they were when last free. Do not write to them."""
+        """Return the last values of all weights before they were pruned. Do not write to them."""
         return {name: self._rest[name].unpacked(own) for name, own in self.effective.items()}

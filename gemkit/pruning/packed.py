@@ -1,4 +1,4 @@
-"""Weights at rest: kept as they are, or one bit each where a layer holds nothing but +c and −c."""
+"""Compact storage of weights that no step reads: one bit each if a layer holds only +c and −c."""
 
 import math
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Packed:
-    """The weights of a layer, which no step reads.
+    """The weights of a layer, for tickets and checkpoints.
 
-    A search keeps the living weights for its steps. The pruned ones are only needed for tickets
-    and checkpoints, so a whole copy of them would cost a number per weight for nothing.
+    The steps of a search have their own copy of the living weights. A second copy of all weights
+    would cost a number per weight.
     """
 
     values: Tensor | np.ndarray
@@ -21,14 +21,14 @@ class Packed:
 
     @classmethod
     def of(cls, weight: Tensor) -> "Packed":
-        """Keep the signs where all magnitudes are equal, and else a reference to the weights.
+        """Store signs if all magnitudes are equal, and otherwise a reference to the weights.
 
-        On a device that would mean to wait for every layer, and weights are kept as they are.
+        Weights on a device are not packed: the comparison would wait for it.
         """
         if weight.numel() and weight.is_cpu:
             low, high = (float(size) for size in weight.abs().aminmax())
             if 0 < low == high < math.inf:
-                return cls(np.packbits((weight < 0).cpu().numpy()), high)
+                return cls(np.packbits((weight < 0).numpy()), high)
         return cls(weight, math.nan)
 
     def unpacked(self, like: Tensor) -> Tensor:

@@ -108,7 +108,7 @@ def test_what_belongs_to_a_layer_lies_in_memory_as_its_weight_does():
     assert not net.parameters["first.weight"].is_contiguous()
     for name, weight in net.parameters.items():
         learned = net.learned
-        for tensors in (learned.scores, learned.free, learned.alive, net.alive, net.weights):
+        for tensors in (learned.scores, learned.free, learned.now.alive, net.alive, net.weights):
             assert tensors[name].stride() == weight.stride(), name
 
 
