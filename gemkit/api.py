@@ -30,11 +30,11 @@ from gemkit.plugins.registry import Registry
 from gemkit.pruning import finetune as finetuning
 from gemkit.pruning import search as pruning
 from gemkit.pruning.freeze import measure
+from gemkit.report.progress import shown
 from gemkit.tickets.ticket import Ticket
 from gemkit.training.checkpointer import Checkpointer
 from gemkit.training.loop import Listener
 from gemkit.training.plan import CollapsePolicy, Plan, Runtime
-from gemkit.training.progress import shown
 from gemkit.training.task import ObjectiveSpec, task_from, task_of
 
 

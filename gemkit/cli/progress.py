@@ -13,8 +13,8 @@ from rich.console import Console
 from gemkit.cli.command import echo
 from gemkit.core.errors import GemkitError, Stopped
 from gemkit.core.events import Collapsed, EpochEnded, Event, Noted, PhaseStarted
+from gemkit.report.progress import LABELS, Bars, columns, metrics, warning
 from gemkit.training.loop import Listener
-from gemkit.training.progress import LABELS, Bars, columns, metrics, warning
 
 _LINES = 10
 """The most lines that a phase prints."""

@@ -144,8 +144,8 @@ def search(step: float, rounds: int, repeats: int, **options: Any) -> Answer:  #
     from gemkit.methods.ratio_search import most_trials, search_ratios
     from gemkit.methods.ratios import every_weight, with_densities
     from gemkit.pruning.finetune import finetune_plan
+    from gemkit.report.progress import Bars
     from gemkit.report.tables import percent
-    from gemkit.training.progress import Bars
 
     def show_trial(trial: Trial) -> None:
         echo(f"{trial.change:<15} {percent(trial.accuracy)}", err=True)

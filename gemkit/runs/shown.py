@@ -2,9 +2,10 @@
 
 from contextlib import AbstractContextManager
 
+from gemkit.core.warn import warn_user
+from gemkit.report.progress import shown, warn_of
 from gemkit.runs.progress import Progress
 from gemkit.training.loop import Listener
-from gemkit.training.progress import shown, warn_of, warn_user
 
 
 class Shown(Progress):

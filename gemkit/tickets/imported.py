@@ -18,9 +18,9 @@ from gemkit.core.prunable import (
 )
 from gemkit.core.tensor_file import explain
 from gemkit.core.tensors import Tensors, kept, total
+from gemkit.core.warn import warn_user
 from gemkit.tickets.apply import ties_of
 from gemkit.tickets.info import TicketInfo
-from gemkit.training.progress import warn_user
 
 _ORIGINAL, _MASK = "_orig", "_mask"
 """How `torch.nn.utils.prune` names the weight and the mask of a parameter."""

@@ -37,7 +37,7 @@ ROWS = [
     ["sanity"],
     ["plugins.hookspecs"],
     ["runs.config", "runs.read_config", "runs.__init__", "presets", "plugins"],
-    ["api"],
+    ["report.progress", "report.__init__", "api"],
     ["testing", "report", "study"],
     ["runs"],
     ["reproduce"],

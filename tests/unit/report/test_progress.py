@@ -12,9 +12,9 @@ from tiny import CPU, PLAN, tiny_data, tiny_net
 import gemkit
 from gemkit import GemkitWarning, RunConfig
 from gemkit.core.events import EpochEnded, Noted, PhaseStarted
+from gemkit.report import progress
+from gemkit.report.progress import shown
 from gemkit.runs.shown import Shown
-from gemkit.training import progress
-from gemkit.training.progress import shown
 
 
 class Terminal(io.StringIO):

@@ -1,37 +1,33 @@
-"""Progress of a phase: a bar on a terminal or in a notebook, and warnings.
+"""Progress of a search or fine-tuning: a bar on a terminal or in a notebook, and warnings.
 
-Other rooms may not print. The Python API shows what `shown` yields; the command line makes its own
-of the same pieces.
+The Python API uses `shown`; the command line has its own from the same pieces.
 """
 
 import os
 import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from gemkit.core.errors import GemkitWarning
 from gemkit.core.events import Collapsed, EpochEnded, Event, Noted, PhaseStarted, StepEnded
 from gemkit.core.text import escaped
+from gemkit.core.warn import warn_user
 from gemkit.training.loop import Listener
 from gemkit.training.metrics import value_text
 
 LABELS = {"search": "search", "finetune": "fine-tune"}
 _OPEN: list[Progress] = []
-"""The bar on the screen; a search inside another, in a callback, shows none."""
+"""The bar that is shown; a search inside another, in a callback, shows none."""
 
 
 @contextmanager
 def shown(progress: bool = True) -> Iterator[Listener]:
     """Yield a listener for the Python API, which shows a bar and issues warnings.
 
-    There is no bar where nobody would see it: stderr is no terminal and this is no notebook, or
-    this is not the first of several processes.
+    There is no bar outside a terminal or notebook, nor in any but the first of several processes.
     """
     console = Console(stderr=True, highlight=False, markup=False, emoji=False)
     if not progress or _OPEN or not _is_seen(console):
@@ -47,7 +43,7 @@ def shown(progress: bool = True) -> Iterator[Listener]:
 
 
 def _is_seen(console: Console) -> bool:
-    """Whether somebody sees a bar."""
+    """Whether a bar would be seen."""
     if os.environ.get("RANK", "0") != "0":
         return False
     if console.is_jupyter:
@@ -56,22 +52,9 @@ def _is_seen(console: Console) -> bool:
 
 
 def warn_of(event: Event) -> None:
-    """Issue what an event warns of as a Python warning."""
+    """Issue the warning of an event as a Python warning."""
     if isinstance(event, Collapsed | Noted):
         warn_user(event.message)
-
-
-def warn_user(message: str) -> None:
-    """Issue a warning at the line of the caller's own code that called gemkit."""
-    depth, frame = 1, sys._getframe()
-    while frame.f_back is not None and _is_ours(frame.f_globals):
-        depth, frame = depth + 1, frame.f_back
-    warnings.warn(escaped(message, keep="\n"), GemkitWarning, stacklevel=depth)
-
-
-def _is_ours(names: dict[str, Any]) -> bool:
-    """Whether code with these global names is gemkit's; code that is executed has no name."""
-    return str(names.get("__name__", "")).startswith("gemkit.")
 
 
 def columns(console: Console) -> Progress:
