@@ -1,6 +1,6 @@
 """The table of awkward models in the documentation: each works, or is refused in a sentence.
 
-`python -m docs.tools.awkward docs/models.md` tries them all and renews the table in place.
+`python -m docs.tools.awkward docs/models.md` runs all of them and updates the table in place.
 """
 
 import sys
@@ -21,7 +21,7 @@ NAME = "awkward-models"
 
 
 def data() -> Data:
-    """Make up a few inputs."""
+    """Make a few random inputs."""
     rng = torch.Generator().manual_seed(0)
     pair = torch.randn(32, *SHAPE, generator=rng), torch.arange(32) % CLASSES
     return Data.of_tensors(train=pair, validation=pair, test=pair, classes=CLASSES)
@@ -40,8 +40,8 @@ def outcome(build: Callable[[Shape, int], nn.Module]) -> str:
             trained.apply(model)
         except GemkitError as error:
             return f"refused: {error}".replace("\n", " ")
-    told = [str(one.message) for one in noted if issubclass(one.category, GemkitWarning)]
-    return f"works; warning: {'; '.join(told)}" if told else "works"
+    texts = [str(one.message) for one in noted if issubclass(one.category, GemkitWarning)]
+    return f"works; warning: {'; '.join(texts)}" if texts else "works"
 
 
 def table() -> str:
@@ -54,7 +54,7 @@ def table() -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Renew the table on a page."""
+    """Update the table on a page."""
     write_results(Path(arguments[0]), NAME, table())
 
 

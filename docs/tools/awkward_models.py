@@ -1,7 +1,7 @@
 """Models that are awkward to prune, each built for the shape of an input and a number of classes.
 
-`docs.tools.awkward` tries them and writes the table in docs/models.md. They can be tried from the
-command line too: `gemkit run --model docs.tools.awkward_models:lstm`.
+`docs.tools.awkward` runs them and writes the table in docs/models.md. They also run from the
+command line: `gemkit run --model docs.tools.awkward_models:lstm`.
 """
 
 import threading

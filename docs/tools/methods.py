@@ -1,6 +1,6 @@
 """The table of pruners in the documentation, written from the registry.
 
-`python -m docs.tools.methods docs/methods.md` renews it in place.
+`python -m docs.tools.methods docs/methods.md` updates it in place.
 """
 
 import sys
@@ -17,7 +17,7 @@ BEGIN, END = "<!-- begin: written by python -m docs.tools.methods -->", "<!-- en
 
 
 def methods_table(registry: Registry) -> str:
-    """Lay out all pruners as Markdown, one column for every role and one for everything else."""
+    """Return all pruners as a Markdown table: a column for every role, and one for other fields."""
     lines = [["pruner", *ROLES, "besides"], ["---"] * (len(ROLES) + 2)]
     for name in registry.pruners:
         recipe = registry.recipe(name)
@@ -65,7 +65,7 @@ def _text(value: Any) -> str:  # noqa: ANN401 - any plain value
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Renew the table in each of these pages."""
+    """Update the table in each of these pages."""
     table = methods_table(load_plugins(only=()))
     for argument in arguments:
         page = Path(argument)

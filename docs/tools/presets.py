@@ -21,13 +21,13 @@ def preset_list(registry: Registry) -> str:
     lines = [f"| {' | '.join(HEADER)} | what it is |", "|---|---|---|---|---|"]
     for row in preset_rows(registry):
         name, *figures = cells(row)
-        told = f"{row['help']}. {row['note']}" if row["note"] else row["help"]
-        lines.append(f"| `{name}` | {' | '.join(figures)} | {told} |")
+        text = f"{row['help']}. {row['note']}" if row["note"] else row["help"]
+        lines.append(f"| `{name}` | {' | '.join(figures)} | {text} |")
     return "\n".join(lines)
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Renew the list in each of these pages."""
+    """Update the list in each of these pages."""
     text = preset_list(load_plugins(only=()))
     for argument in arguments:
         page = Path(argument)

@@ -1,6 +1,6 @@
-"""The reference of the documentation: hooks, kinds of parts and built-in parts, as they are.
+"""Write the reference: hooks, kinds of parts, their types, and built-in parts.
 
-`python -m docs.tools.reference docs/reference.md` writes it.
+python -m docs.tools.reference docs/reference.md
 """
 
 import sys
@@ -69,19 +69,19 @@ def _given() -> Iterator[str]:
 
 
 def _promises(base: type[Part]) -> str:
-    """List the contract of a kind, without that of its own base."""
+    """List the contract of a kind, without that of its base."""
     return "\n".join(f"* {clause.promise}" for clause in clauses_of_kind(base))
 
 
 def _class(base: type[Part]) -> str:
-    """Show what a class adds to its own base: facts, then methods with their exact signatures."""
+    """Show what a class adds to its base: attributes, then methods with exact signatures."""
     lines = [f"class {base.__name__}({base.__bases__[0].__name__}):"]
-    own, told = vars(base), facts(base)
+    own, texts = vars(base), facts(base)
     for name, note in annotations(base).items():
         value = f" = {own[name]!r}" if name in own else ""
         lines.append(f"    {name}: {note}{value}")
         lines += textwrap.wrap(
-            told.get(name, ""), 100, initial_indent="        # ", subsequent_indent="        # "
+            texts.get(name, ""), 100, initial_indent="        # ", subsequent_indent="        # "
         )
     for name, function, is_property in methods(base):
         if name in FINAL:

@@ -1,4 +1,4 @@
-"""Signatures and docstrings as the source spells them."""
+"""Signatures and docstrings as they are written in the source."""
 
 import ast
 import inspect
@@ -19,7 +19,7 @@ def text_of(documented: object) -> str:
 
 
 def facts(cls: type | ModuleType) -> dict[str, str]:
-    """Return the docstrings of attributes, which stand below them in the source."""
+    """Return the docstrings of attributes: the strings below them in the source."""
     return {
         _target(one): " ".join(text.value.value.split())
         for one, text in pairwise(_body(cls))
@@ -58,7 +58,7 @@ def methods(cls: type) -> list[tuple[str, Any, bool]]:
 
 
 def signature(name: str, function: Any) -> str:  # noqa: ANN401 - any function
-    """Return a signature with its annotations as the source spells them, such as `Tensors`."""
+    """Return a signature with annotations as they are written, such as `Tensors`."""
     source = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
     assert isinstance(source, ast.FunctionDef)
     written = {own.arg: own.annotation for own in [*source.args.args, *source.args.kwonlyargs]}
@@ -106,7 +106,7 @@ def _target(statement: ast.stmt) -> str:
 
 
 class _Words(str):
-    """A text that shows itself without quotes."""
+    """A text whose repr has no quotes."""
 
     def __repr__(self) -> str:
         return str(self)

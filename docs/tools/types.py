@@ -88,9 +88,9 @@ def _class(cls: type) -> Iterator[str]:
 
 def _attributes(cls: type) -> list[str]:
     """List annotated attributes, with the text below each."""
-    told = facts(cls)
+    texts = facts(cls)
     return [
-        f"* `{name}: {note}` {told.get(name, '')}".rstrip()
+        f"* `{name}: {note}` {texts.get(name, '')}".rstrip()
         for name, note in annotations(cls).items()
     ]
 
@@ -107,8 +107,8 @@ def field_text(field: dict[str, Any]) -> str:
     default = "must be given" if field["required"] else f"default {shown}"
     if len(shown) > _LONGEST:
         default = "with its own defaults"
-    told = ", ".join(filter(None, [field["type"], limits, default]))
-    return f"* `{field['name']}` ({told}): {field['description']}"
+    notes = ", ".join(filter(None, [field["type"], limits, default]))
+    return f"* `{field['name']}` ({notes}): {field['description']}"
 
 
 def _method(name: str, function: Any, is_property: bool) -> Iterator[str]:  # noqa: ANN401

@@ -51,7 +51,7 @@ Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 Classes = Annotated[int, Field(gt=0, le=MAX_CLASSES)]
 Density = Annotated[float, Field(gt=0, le=1)]
 WrittenDensity = Annotated[Density, BeforeValidator(_read_text)]
-"""A density that people write: a number, or a text such as `5%` or `0.05`."""
+"""A density as users write it: a number, or a text such as `5%` or `0.05`."""
 Name = Annotated[str, Field(max_length=MAX_NAME_LENGTH)]
 Spec = Annotated[dict[str, JsonValue], AfterValidator(_check_json)]
 ImageShape = Annotated[

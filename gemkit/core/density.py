@@ -1,14 +1,14 @@
-"""Densities as they are written: a fraction or a percentage to keep, or a sparsity to prune.
+"""Parse densities: a fraction or a percentage to keep, or a sparsity to prune.
 
-Text is read as the decimal that it shows: a sparsity of 0.95 is a density of 0.05, which
-1 - 0.95 = 0.050000000000000044 is not.
+Text is read as a decimal: a sparsity of 0.95 is a density of exactly 0.05, not of
+1 - 0.95 = 0.050000000000000044.
 """
 
 from decimal import Context, Decimal
 from typing import Final
 
 _EXACT: Final = Context(prec=100)
-"""Enough digits for whatever a float can tell apart from 1."""
+"""More digits than any float needs."""
 
 
 def density_from(given: float | str) -> float:
@@ -52,6 +52,6 @@ def _decimal(given: float | str) -> Decimal:
 
 
 def _percent(given: float | str, number: Decimal) -> str:
-    """Offer a percentage to those who forgot the sign."""
+    """Suggest a percentage if the sign may be missing."""
     forgot = 1 < number <= 100 and not str(given).rstrip().endswith("%")
     return f"; write {number.normalize():f}% if that is meant" if forgot else ""

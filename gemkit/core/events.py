@@ -11,14 +11,14 @@ Phase = Literal["search", "finetune"]
 
 @dataclass(frozen=True)
 class View:
-    """A look at the network of a phase, for as long as the phase lasts."""
+    """Access to the network of a phase, while the phase lasts."""
 
     masks: Callable[[], Tensors]
-    """Returns the mask that the network uses now, as copies."""
+    """Returns a copy of the current mask."""
     scores: Callable[[], Tensors]
-    """Returns the learned scores as copies; none where only weights are trained."""
+    """Returns a copy of the learned scores; empty if only weights are trained."""
     stop: Callable[[str], None]
-    """Ends training after the current step, for a reason; freezes that are left still happen."""
+    """Ends training after the current step, for a reason; the remaining freezes still happen."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class EpochEnded:
     """An epoch is done: training loss, validation metric and the density of the current mask.
 
     `epoch` counts from 1 within the phase; rewinding does not reset it. `value` is that of the
-    run's metric, and also called `accuracy` where that is the metric. `strength` is the λ of the
-    penalty on learned scores, where there is one.
+    run's metric, and also called `accuracy` if that is the metric. `strength` is the λ of the
+    penalty on learned scores, if there is one.
     """
 
     phase: Phase
@@ -61,7 +61,7 @@ class EpochEnded:
 
     @property
     def accuracy(self) -> float:
-        """The validation accuracy, where that is the metric of the run."""
+        """The validation accuracy, if that is the metric of the run."""
         if self.metric != "accuracy":
             raise AttributeError(f"this run measures '{self.metric}', not accuracy; read `value`")
         return self.value
@@ -95,4 +95,4 @@ class Noted:
 
 
 Event = PhaseStarted | StepEnded | EpochEnded | Froze | Collapsed | Noted
-"""Whatever an observer hears."""
+"""Every event that an observer receives."""

@@ -1,4 +1,4 @@
-"""Which models gemkit takes: wrappers are opened, and the rest is refused in one sentence."""
+"""Which models gemkit takes: unwrap known wrappers, and refuse other models with one sentence."""
 
 import copy
 from collections.abc import Callable
@@ -62,11 +62,11 @@ _UNSUITABLE: tuple[tuple[Callable[[Any], bool], str], ...] = (
         "expanded parameters, whose entries share memory ({}); replace them with their clone()",
     ),
 )
-"""What a parameter may not be, and the rest of the sentence; the first that is true is reported."""
+"""Conditions on a parameter, and what to say; the first that is true is reported."""
 
 
 def check_model(model: object) -> nn.Module:
-    """Return the network without its wrappers; refuse one that gemkit cannot prune or train."""
+    """Return the network without wrappers; refuse one that gemkit cannot prune or train."""
     if not isinstance(model, nn.Module):
         what = f"the class {model.__name__}" if isinstance(model, type) else repr(type(model))
         raise ModelError(f"the model is {what}; give an instance of torch.nn.Module")
@@ -130,8 +130,8 @@ def try_outputs(
 ) -> Tensor:
     """Call a model with a few inputs; refuse one that takes or returns something else.
 
-    Modes, buffers and random generators are as before afterwards. `title` is the model's name in
-    messages, and `way_out` what to do about inputs that it cannot take.
+    Modes, buffers and random generators are restored. `title` is the model's name in messages, and
+    `way_out` what to do about inputs that it cannot take.
     """
     title, size = title or type(model).__name__, " × ".join(map(str, inputs.shape[1:]))
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}

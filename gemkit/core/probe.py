@@ -40,12 +40,12 @@ class Probe:
     """A network held still for measuring; nothing done through it changes the model.
 
     `weights` are the prunable weights as the network uses them now (pruned ones are zero) and
-    `alive` tells which may still be used. `batches` are all meant to be used, in order, and
+    `alive` says which may still be used. `batches` are all meant to be used, in order, and
     `shape` is that of one input. `rng` is the score's own stream of random numbers. `scores` is
     empty unless they are learned. `density` is what the freeze that asks will keep, for the few
     scores that depend on it, and `turn` counts the freezes before it. `objective` is the loss of
-    outputs and a batch that the run minimizes, and `classes` tells whether targets are classes.
-    `indices` tells whether inputs are indices, such as tokens.
+    outputs and a batch that the run minimizes, and `classes` says whether targets are classes.
+    `indices` says whether inputs are indices, such as tokens.
     """
 
     model: nn.Module
@@ -136,7 +136,7 @@ class Probe:
             logits = self.forward(living, images, training=training)
         try:
             return self.objective(logits / temperature if self.classes else logits, batch)
-        except IndexError as error:  # as it is told on the CPU, where looking costs nothing
+        except IndexError as error:  # raised on the CPU, where checking costs nothing
             if not self.classes or logits.ndim < 2:
                 raise
             where = f"batch {turn % len(self.batches)}"

@@ -43,7 +43,7 @@ def weights_of(layer: nn.Module) -> tuple[str, ...]:
 
 
 def kind_of(layer: nn.Module) -> Kind:
-    """Tell which kind of prunable layer it is."""
+    """Return the kind of a prunable layer."""
     if isinstance(layer, (*CONVOLUTIONS, *TRANSPOSED)):
         return "conv"
     if isinstance(layer, EMBEDDINGS):
@@ -221,8 +221,8 @@ def frozen_names(model: nn.Module) -> list[str]:
 def weight_names(model: nn.Module, *, frozen: bool, kinds: Sequence[str] = KINDS) -> list[str]:
     """Return the names of prunable weights that are frozen, or of those that are not.
 
-    Weights that a layer computes in its forward pass are among them. Other `kinds` of layers are
-    those that are pruned on request.
+    Weights that a layer computes in its forward pass are included. Pass other `kinds` for layers
+    that are pruned on request.
     """
     found: dict[int, str] = {}
     for name, layer, own in candidates(model):

@@ -1,7 +1,7 @@
 """Whether importance can be ranked, and whether a choice by it means anything.
 
-What is asked of every layer is answered on its device, by one truth each; `names_where` brings all
-of them to the host together, because every transfer waits for the device.
+Facts about layers are computed on their device; `names_where` transfers all of them at once,
+because every transfer waits for the device.
 """
 
 from math import inf
@@ -13,7 +13,7 @@ from gemkit.core.tensors import Tensors
 
 
 def rankable(name: str, importance: Tensor) -> Tensor:
-    """Return importance as numbers with an order and a negative: whole ones and truths as reals."""
+    """Return importance as real numbers: integers and booleans become floats."""
     if importance.is_complex():
         raise ImportanceError(
             f"importance of '{name}' is complex, and complex numbers have no order; return one "
@@ -23,15 +23,15 @@ def rankable(name: str, importance: Tensor) -> Tensor:
 
 
 def overflowing(importance: Tensors, living: dict[str, int]) -> Tensors:
-    """Whether the sum of its importance is not finite, for every layer with living weights.
+    """Whether the sum of importance is not finite, for every layer with living weights.
 
-    If it is, every term is: nan and inf survive any addition.
+    If the sum is finite, so is every term: nan and inf survive any addition.
     """
     return {name: ~own.sum().isfinite() for name, own in importance.items() if living[name]}
 
 
 def refuse_not_finite(names: list[str], importance: Tensors, alive: Tensors) -> None:
-    """Refuse importance that is not finite where weights are alive; look only into these layers."""
+    """Refuse importance that is not finite where weights are alive, in these layers."""
     problems = []
     for name in names:
         values = importance[name][alive[name].bool()]
@@ -46,7 +46,7 @@ def refuse_not_finite(names: list[str], importance: Tensors, alive: Tensors) -> 
 
 
 def tied(importance: Tensors, alive: Tensors, chosen: Tensors, in_use: Tensors) -> Tensors:
-    """Whether position alone has made the choice, for every layer."""
+    """Whether position alone decided the selection, for every layer."""
     facts: Tensors = {}
     for name, values in importance.items():
         if values.numel():
@@ -60,7 +60,7 @@ def tied(importance: Tensors, alive: Tensors, chosen: Tensors, in_use: Tensors) 
 
 
 def refuse_tied(names: list[str]) -> None:
-    """Refuse a choice that position alone has made in these layers."""
+    """Refuse a selection that position alone decided in these layers."""
     if names:
         raise ImportanceError(
             f"all weights of {some(names, 3)} that are left are equally important, so position "

@@ -45,9 +45,9 @@ def call_with(model: nn.Module, tensors: Tensors, *inputs: Tensor) -> Any:  # no
 
 
 def as_input(inputs: Tensor, like: Tensor) -> Tensor:
-    """Return inputs on the device and in the number format of a network's tensor.
+    """Return inputs on the device and in the dtype of a network's tensor.
 
-    Integers stay integers: they are indices, such as tokens.
+    Integers are not converted: they are indices, such as tokens.
     """
     return inputs.to(like.device) if is_index(inputs) else inputs.to(like)
 

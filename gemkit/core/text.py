@@ -7,7 +7,7 @@ from typing import Any
 from gemkit.core.limits import MAX_NAME_LENGTH
 
 CUSTOM = "custom:"
-"""What files have before the name of a function."""
+"""The prefix of the name of a function in files."""
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """Characters that move the cursor, change colours or the title, or reverse text."""
 
@@ -27,7 +27,7 @@ def escaped(text: str, *, keep: str = "") -> str:
 
 
 def text_of(value: str | Callable[..., Any]) -> str:
-    """Return a name as it is, and of a function where it is defined."""
+    """Return a name unchanged; for a function, return where it is defined."""
     if isinstance(value, str):
         return value
     place = value if hasattr(value, "__qualname__") else type(value)

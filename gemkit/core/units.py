@@ -13,7 +13,7 @@ from gemkit.core.tensors import Tensors
 Fold = Callable[[Tensor], Tensor]
 """Arranges the entries of a layer as [pools, units, size]."""
 PerPool = Callable[[int], int | None]
-"""Says how many of so many units every pool keeps, or leaves it to the share of the layer."""
+"""Returns how many of this many units a pool keeps; None leaves that to the share of the layer."""
 
 
 @never_traced
@@ -30,11 +30,11 @@ def keep_units(
 ) -> Tensors:
     """Keep the most important units of each group of layers, as boolean masks.
 
-    A unit is as important as the sum of its living weights. Where a layer is one pool, units enter
-    in rank order, and stop before the first that would exceed the share of their group. Where a
-    layer is several pools, each keeps `per_pool` units, or its part of the layer's share. Ties go
-    to the lowest position. Without `checked`, nothing is read back from the device. Units that are
-    kept already, `beside` those that are chosen, count where pools share alike.
+    A unit is as important as the sum of its living weights. If a layer is one pool, units enter in
+    rank order, and stop before the first that would exceed the share of their group. If a layer is
+    several pools, each keeps `per_pool` units, or its part of the layer's share. Ties go to the
+    lowest position. Without `checked`, nothing is read back from the device. `beside` are units
+    that are kept already; they count when pools share alike.
     """
     if checked:
         check_finite(importance, alive)
@@ -74,7 +74,7 @@ def check_groups(alive: Tensors, shares: Shares, fold: Fold, per_pool: PerPool) 
 
 
 def living_values(importance: Tensors, alive: Tensors) -> Tensors:
-    """Return importance as real numbers of at least single precision, zero where nothing lives."""
+    """Return importance in at least single precision, with zeros for pruned weights."""
     real = {name: rankable(name, value) for name, value in importance.items()}
     return {
         name: torch.where(alive[name], value, 0).to(torch.promote_types(value.dtype, torch.float32))
@@ -97,7 +97,7 @@ def _order(values: Tensor, sizes: Tensor) -> Tensor:
 
 
 def _ranks(values: Tensor, sizes: Tensor) -> Tensor:
-    """Return the place of every unit in that order."""
+    """Return the rank of every unit in that order."""
     order = _order(values, sizes)
     places = torch.arange(values.shape[-1], device=values.device).expand_as(order)
     return torch.empty_like(order).scatter_(-1, order, places)
@@ -111,7 +111,7 @@ def _best(values: Tensor, sizes: Tensor, count: int) -> Tensor:
 def _enter(order: Tensor, sizes: Tensor, count: int) -> Tensor:
     """Let units enter in this order until the next would exceed this count of weights."""
     ordered = sizes[order]
-    # The first that does not fit ends it, also where a smaller one would fit after it.
+    # The first unit that does not fit is the end, even if a smaller one would fit after it.
     enters = ((ordered.cumsum(0) > count) | (ordered == 0)).cumsum(0) == 0
     return torch.zeros_like(enters).scatter_(0, order, enters)
 
@@ -119,9 +119,9 @@ def _enter(order: Tensor, sizes: Tensor, count: int) -> Tensor:
 def _evenly(values: Tensor, sizes: Tensor, count: int, taken: Tensor | None) -> Tensor:
     """Let units of several pools enter in turns: the best of every pool, then the second best.
 
-    So pools keep the same number, and the first ones take what is over, as
-    `gemkit.core.selection.apportion` shares a count among equals. A pool that has `taken` some
-    already waits for as many turns.
+    Pools keep the same number, and the first ones take the remainder, as in
+    `gemkit.core.selection.apportion` with equal weights. A pool that has `taken` some already
+    skips as many turns.
     """
     places = torch.arange(len(values), device=values.device)[:, None]
     ranks = _ranks(values, sizes) + (0 if taken is None else taken[:, None])
@@ -131,7 +131,7 @@ def _evenly(values: Tensor, sizes: Tensor, count: int, taken: Tensor | None) -> 
 
 
 def _spread(chosen: Tensor, alive: Tensor, fold: Fold) -> Tensor:
-    """Spread a choice of units over their weights, in the shape of the layer."""
+    """Expand a selection of units to a mask in the shape of the layer."""
     places = fold(torch.arange(alive.numel(), device=alive.device).view(alive.shape))
     mask = torch.zeros(alive.numel(), dtype=torch.bool, device=alive.device)
     mask[places.reshape(-1)] = chosen[..., None].expand(places.shape).reshape(-1)

@@ -14,5 +14,5 @@ class Allocation(Part):
     def keep(self, importance: Tensors, alive: Tensors, density: float) -> Shares:
         """Split the budget over groups of layers; weights compete within their group.
 
-        The counts sum to the budget exactly and never exceed what is alive. Asked once a freeze.
+        The counts sum to the budget exactly and never exceed what is alive. Called once per freeze.
         """

@@ -1,4 +1,4 @@
-"""Initializers: the starting weights."""
+"""Initializers: the initial weights."""
 
 from abc import abstractmethod
 
@@ -9,8 +9,8 @@ from gemkit.parts.part import Part
 
 
 class Initializer(Part):
-    """Where the weights begin."""
+    """Draws the initial weights."""
 
     @abstractmethod
     def draw(self, weights: Tensors, rng: torch.Generator) -> Tensors:
-        """Return the starting weights (CPU, drawn from `rng`) for tensors of these shapes."""
+        """Return initial weights for tensors of these shapes, on the CPU, drawn from `rng`."""

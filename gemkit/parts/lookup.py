@@ -1,4 +1,4 @@
-"""Looking parts up by name, without knowing how they were registered."""
+"""Look parts up by name, without importing the registry."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -8,7 +8,7 @@ from gemkit.parts.recipe import Recipe
 
 
 class Lookup(Protocol):
-    """What the rooms below the registry need of it."""
+    """The methods of the registry that lower rooms use."""
 
     @property
     def parts(self) -> Mapping[str, Mapping[str, Any]]:

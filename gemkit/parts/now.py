@@ -1,4 +1,4 @@
-"""The moment of a step, as the parts of a recipe see it."""
+"""What the parts of a recipe see in a step: the clock, the mask, and their own state."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,9 +21,9 @@ def _no_dense_network(inputs: Tensor) -> Tensor:
 class Now:
     """The clock of a search, the mask in use, and the state of the part that is called.
 
-    Numbers that change in every step are tensors without dimensions, on the device of the weights:
-    nothing is read back from it, and a compiled update is compiled once. Do not change any of them
-    but the tensors of `state`, in place.
+    Numbers that change in every step are 0-dimensional tensors on the device of the weights:
+    nothing is read back from it, and a compiled update is compiled once. Change nothing but the
+    tensors of `state`, in place.
     """
 
     step: Tensor = field(default_factory=lambda: torch.zeros(()))
@@ -31,24 +31,24 @@ class Now:
     steps: int = 1
     """Optimizer steps of the whole search."""
     target: float = 0.05
-    """The density that the search ends with."""
+    """The final density of the search."""
     alive: Tensors = field(default_factory=dict)
     """Which weights are not pruned for good."""
     gates: Tensors = field(default_factory=dict)
-    """What weights were multiplied by in the last forward pass, where a part needs it."""
+    """What weights were multiplied by in the last forward pass, if a part needs it."""
     state: Tensors = field(default_factory=dict)
-    """The part's own state: what `init_state` returned, and what the part has made of it."""
+    """The part's own state: what `init_state` returned, as changed by the part."""
     rng: torch.Generator = field(default_factory=torch.Generator)
-    """Random numbers, on the CPU, which a resumed search draws again."""
+    """Random numbers, on the CPU; a resumed search draws the same ones."""
     select: Callable[[Tensors], Tensors] = _no_selection
-    """Keeps the budget of the last freeze: the highest of a view, as the recipe's structure and
-    allocation have it, as boolean masks with exact counts."""
+    """Keeps the budget of the last freeze: the highest entries of a view, by the recipe's structure
+    and allocation, as boolean masks with exact counts."""
     dense: Callable[[Tensor], Tensor] = _no_dense_network
     """Computes the outputs of the network without its mask, without gradients."""
 
     @property
     def progress(self) -> Tensor:
-        """The part of the search that is done, from 0 to 1."""
+        """The fraction of the search that is done, from 0 to 1."""
         return self.step / max(1, self.steps)
 
     @property

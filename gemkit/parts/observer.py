@@ -9,7 +9,7 @@ from gemkit.parts.part import Part
 
 
 class Observer(Part):
-    """Something that listens to runs: a logger, a tracker, a progress bar."""
+    """Receives the events of a run: a logger, a tracker, a progress bar."""
 
     @abstractmethod
     def listen(self, run_dir: Path | None) -> Callable[[Event], None]:

@@ -1,6 +1,6 @@
-"""From plain data to validated values, and from pydantic's complaints to sentences.
+"""Validate plain data, and turn pydantic's errors into sentences.
 
-Data arrives from TOML files, the command line and plugins. Every problem is worded as
+Data comes from TOML files, the command line and plugins. Every problem reads
 `role.field = value: what is expected`, and all of them are reported together.
 """
 
@@ -22,9 +22,9 @@ Model = TypeVar("Model", bound=BaseModel)
 def part_from(
     cls: type[Part], fields: Mapping[str, Any], label: str
 ) -> tuple[Part | None, list[str]]:
-    """Build a part from plain data; where that fails, return None and what is wrong.
+    """Build a part from plain data, or return None and all problems.
 
-    Parts within the part are given as they are.
+    Parts within the part are passed as objects.
     """
     inner = {name: value for name, value in fields.items() if isinstance(value, Part)}
     plain = {name: value for name, value in fields.items() if name not in inner}
@@ -41,8 +41,8 @@ def from_data(
 ) -> tuple[Model | None, list[str]]:
     """Build any model from plain data.
 
-    The data takes the way over JSON text, where strict fields still take a list for a tuple (TOML
-    and JSON have no tuples) but never a float or a string for an integer.
+    It is validated as JSON text: strict fields then accept a list for a tuple, which TOML and JSON
+    do not have, but never a float or a string for an integer.
     """
     text = json.dumps(data, default=str)
     return attempt(lambda: cls.model_validate_json(text), cls, label=label, title=title)
@@ -56,9 +56,9 @@ def attempt(
     title: str,
     ignore: Iterable[str] = (),
 ) -> tuple[Model | None, list[str]]:
-    """Run a validation; where it fails, return None and one sentence for each problem.
+    """Run a validation, or return None and one sentence for each problem.
 
-    `label` stands before the names of fields and `title` names the whole. Problems with the
+    `label` is put before the names of fields, and `title` names the model. Problems with the
     fields in `ignore` are left out.
     """
     try:
@@ -86,7 +86,7 @@ def _alternatives_joined(sentences: Sequence[str]) -> list[str]:
 
 
 def _untagged(model: type[BaseModel], location: Sequence[Any]) -> list[Any]:
-    """Drop from a place in a model the names that pydantic gives to the members of unions."""
+    """Remove the names that pydantic gives to members of unions from a location."""
     for number, step in enumerate(location, 1):
         field = model.model_fields.get(step)
         if field is None:
@@ -103,7 +103,7 @@ def _untagged(model: type[BaseModel], location: Sequence[Any]) -> list[Any]:
 
 
 def _sentence(problem: Any, label: str, title: str, model: type[BaseModel]) -> str:  # noqa: ANN401
-    """Word one problem of a pydantic error: the field, the value given, and what is expected."""
+    """Describe one problem of a pydantic error: the field, its value, and what is expected."""
     location = [escaped(str(step)) for step in _untagged(model, problem["loc"])]
     path = ".".join([label, *location] if label else location)
     if problem["type"] == "extra_forbidden":
@@ -117,7 +117,7 @@ def _sentence(problem: Any, label: str, title: str, model: type[BaseModel]) -> s
 
 
 def _known(model: type[BaseModel], location: Sequence[str]) -> Iterable[str]:
-    """Return the fields of a model, or of the model that lies in it at this place."""
+    """Return the fields of a model, or of the model inside it at this location."""
     for step in location:
         kinds = [model.model_fields[step].annotation]
         kinds += get_args(kinds[0])
@@ -136,7 +136,7 @@ def report(title: str, problems: Sequence[str]) -> OptionError:
 
 
 def argument_field(cls: type[Part], argument: str, label: str) -> dict[str, Any]:
-    """Return the field that `name:argument` fills; digits become a number where one is wanted."""
+    """Return the field that `name:argument` sets; digits become a number if the field takes one."""
     if cls.argument is None:
         raise OptionError(
             f"{label} '{cls.name}' takes nothing after a colon, but got {argument!r}; "
@@ -147,5 +147,5 @@ def argument_field(cls: type[Part], argument: str, label: str) -> dict[str, Any]
         try:
             return {cls.argument: int(argument)}
         except ValueError:
-            pass  # left as text: validation words the problem
+            pass  # left as text: validation reports the problem
     return {cls.argument: argument}

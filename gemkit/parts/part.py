@@ -1,7 +1,7 @@
-"""What a part is: one small frozen class per idea, whose fields are its options.
+"""Parts: small frozen classes whose fields are their options.
 
-A part holds settings, never tensors; its docstring is its help; its `name` is what people type.
-Every kind of part is one abstract class. To write a new part, subclass the kind, give it a
+A part holds settings, never tensors; its docstring is its help; its `name` is what users type.
+Every kind of part is an abstract class. To write a new part, subclass the kind, give it a
 `name`, a docstring, described fields and the abstract methods, and return the class from the
 kind's hook (see `gemkit.plugins.hookspecs`).
 """
@@ -20,13 +20,13 @@ class Part(BaseModel):
 
     name: ClassVar[str]
     argument: ClassVar[str | None] = None
-    """The field that `name:value` on the command line fills, where a part has one."""
+    """The field that `name:value` on the command line sets, if a part has one."""
 
     def init_state(self, weights: Tensors) -> Tensors:
-        """Return what the part remembers from step to step, as it is before the first step.
+        """Return the initial state of the part: what it keeps from step to step.
 
         Tensors by name, on the device of the weights. They are saved and resumed with the run, and
-        handed to the part as `now.state`, to be changed in place. A part is frozen: it keeps
+        passed to the part as `now.state`, to be changed in place. A part is frozen and stores
         nothing in attributes. Only regularizers and objectives may have a state.
         """
         return {}

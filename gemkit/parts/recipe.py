@@ -22,10 +22,10 @@ PART_NAME = r"[a-z][a-z0-9_]*"
 
 
 class Rewind(BaseModel):
-    """How far a search goes back after every freeze, counted in epochs of its first round.
+    """What a search rewinds after every freeze, and to which epoch of its first round.
 
-    What is left out is not rewound: iterative magnitude pruning sets both fields to the same
-    moment, learning-rate rewinding sets the clock alone, gradual pruning sets neither.
+    Iterative magnitude pruning sets both fields to the same epoch, learning-rate rewinding sets
+    only the clock, gradual pruning neither.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -33,12 +33,12 @@ class Rewind(BaseModel):
     weights: float | None = Field(
         default=None,
         ge=0,
-        description="parameters and buffers return to what they were after these epochs",
+        description="parameters and buffers return to their values after these epochs",
     )
     clock: float | None = Field(
         default=None,
         ge=0,
-        description="learning rate and order of the data go on as they did after these epochs",
+        description="learning rate and order of the data continue as after these epochs",
     )
 
     @property
@@ -71,11 +71,11 @@ Trained = Literal["scores", "weights", "both"]
 
 
 class Recipe(BaseModel):
-    """A named choice of parts: everything that makes one pruner different from another."""
+    """A named choice of parts: everything that distinguishes one pruner from another."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    pruner: str = Field(pattern=f"^{PART_NAME}$", description="the name people type")
+    pruner: str = Field(pattern=f"^{PART_NAME}$", description="the name that users type")
     help: str = Field(
         default="",
         max_length=MAX_TEXT_LENGTH,
@@ -96,9 +96,7 @@ class Recipe(BaseModel):
         "scores where they are learned, and weights where they are measured",
     )
     prunable: Scope = Field(default=Scope(), description="which weights may be pruned")
-    rewind: Rewind = Field(
-        default=Rewind(), description="how far weights and clock go back after every freeze"
-    )
+    rewind: Rewind = Field(default=Rewind(), description="what is rewound after every freeze")
     finalize: Literal["rounded", "alive"] = Field(
         default="rounded",
         description="which mask is the ticket: 'rounded' (what the search evaluated) or 'alive' "
@@ -111,7 +109,7 @@ class Recipe(BaseModel):
     )
     density: WrittenDensity | None = Field(
         default=None,
-        description="the density this pruner insists on, whatever is asked for",
+        description="a fixed density, which overrides that of the run",
     )
 
     @property
@@ -126,10 +124,10 @@ class Recipe(BaseModel):
         return {role: part for role, part in found.items() if part is not None}
 
     def to_data(self) -> dict[str, Any]:
-        """Return plain data, ready for TOML or JSON, every default written out.
+        """Return plain data for TOML or JSON, with every default written out.
 
-        What came later than the first files is left out at its neutral value, so that a recipe
-        reads, and hashes, as it always did.
+        Fields that were added later are left out at their default, so that a recipe keeps its text
+        and its hash.
         """
         data = self.model_dump(exclude=set(ROLES), exclude_none=True, mode="json")
         if not self.rewind.happens:
@@ -147,7 +145,7 @@ class Recipe(BaseModel):
 
 
 class Role(NamedTuple):
-    """A place in a recipe, the kind of part that may fill it, and who fills it by default."""
+    """A role in a recipe: the kind of part it takes, and its default part."""
 
     kind: type[Part]
     default: str | None

@@ -17,26 +17,26 @@ class Regularizer(Part):
     on: ClassVar[Literal["scores", "gates"]] = "scores"
     """What it is a function of: the scores, or the gates or masks that rounding makes of them.
 
-    The gradient of a penalty on gates passes the slope of the rounding, as that of the loss does.
+    The gradient of a penalty on gates passes the slope of the rounding, like that of the loss.
     """
     needs_density: ClassVar[bool] = False
-    """Whether it asks for `now.density`."""
+    """Whether it uses `now.density`."""
     steers_density: ClassVar[bool] = False
-    """Whether it brings about the target density, which the rounding must then leave to it."""
+    """Whether it drives the density to the target, so that the rounding must not fix it."""
 
     @abstractmethod
     def penalty(self, values: Tensors, now: Now) -> Tensor:
         """Return the penalty, a scalar, differentiable in the values."""
 
     def strength(self, now: Now) -> Tensor | float | None:
-        """Return λ as it is now, for metrics; None where there is no such number."""
+        """Return the current λ, for metrics; None if there is none."""
         return None
 
     def add_gradient_(self, gradients: Tensors, values: Tensors, now: Now) -> None:
-        """Add d penalty / d values to `gradients`; override where a closed form is cheaper.
+        """Add d penalty / d values to `gradients`; override it if a closed form is cheaper.
 
-        Called once in every step. A penalty with state overrides it too: only here may it change
-        `now.state`.
+        Called once in every step. A penalty with state overrides it too: it may change `now.state`
+        only here.
         """
         leaves = {name: value.detach().requires_grad_() for name, value in values.items()}
         with torch.enable_grad():

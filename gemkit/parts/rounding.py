@@ -9,10 +9,10 @@ from gemkit.parts.part import Part
 
 
 class Rounding(Part):
-    """How learned scores become what weights are multiplied by in every forward pass."""
+    """Turns learned scores into the mask or gates of every forward pass."""
 
     spends_budget: ClassVar[bool] = False
-    """Whether the mask itself keeps just the budget, so that nothing needs to be frozen."""
+    """Whether the mask itself keeps exactly the budget, so that nothing needs to be frozen."""
     needs_unit_interval: ClassVar[bool] = False
     """Whether the scores must lie in [0, 1]."""
     takes_measured: ClassVar[bool] = False

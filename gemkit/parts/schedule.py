@@ -7,31 +7,31 @@ from gemkit.parts.part import Part
 
 
 class Freeze(NamedTuple):
-    """When the clock shows this optimizer step, the density falls to this one."""
+    """One freeze: at this step of the clock, the density falls to this value."""
 
     step: int
     """Optimizer steps before it."""
     density: float
     """The fraction of the prunable weights that stays."""
     regrow: float = 0.0
-    """The share of the living weights that is dropped, for as many others to return."""
+    """The share of the living weights that is dropped, so that as many others return."""
 
 
 class FreezeSchedule(Part):
     """When the density falls, and how far each time."""
 
     needs_clock_rewound: ClassVar[bool] = False
-    """Whether its freezes wait for the same moment, which comes again when the clock goes back."""
+    """Whether all freezes are at one step, which the clock reaches again after every rewinding."""
 
     @property
     def round_epochs(self) -> int | None:
-        """How long one run of the clock takes, where the schedule and not the plan decides."""
+        """The epochs of one round, if the schedule and not the plan sets them."""
         return None
 
     @property
     @abstractmethod
     def trains(self) -> bool:
-        """Whether its freezes are spread over training, rather than all before the first step."""
+        """Whether freezes happen during training, rather than all before the first step."""
 
     @abstractmethod
     def freezes(self, target: float, epochs: int, steps_per_epoch: int) -> list[Freeze]:

@@ -22,7 +22,7 @@ class Scores(Part):
         """Rank the weights: one tensor per prunable weight, of its shape; higher = keep."""
 
     def batches_wanted(self) -> Wanted:
-        """Say which training data the engine should hand over in `probe.batches`.
+        """Return which training data the scores need in `probe.batches`.
 
         `Wanted(batches=1)` is one batch; `Wanted(batches=2, per_class=10)` is two that together
         hold ten samples of every class.
@@ -31,7 +31,7 @@ class Scores(Part):
 
 
 class MeasuredScores(Scores):
-    """Scores computed from the network whenever a freeze asks for them."""
+    """Scores that are computed from the network at every freeze."""
 
 
 PAPER_STEPS = 150 * 391
@@ -39,7 +39,7 @@ PAPER_STEPS = 150 * 391
 
 
 class LearnedScores(Scores):
-    """Scores that are trained by gradient descent while the weights stand still."""
+    """Scores that are trained by gradient descent."""
 
     unit_interval: ClassVar[bool] = False
     """Whether `view` always lies in [0, 1], so that it can be rounded against a threshold."""
@@ -48,33 +48,33 @@ class LearnedScores(Scores):
     """The highest learning rate that suits a short search."""
 
     default_optimizer: ClassVar[Literal["sgd", "adam", "adamw"]] = "sgd"
-    """The optimizer of a search whose plan names none."""
+    """The optimizer of a search, unless the plan sets one."""
 
     default_weight_decay: ClassVar[float] = 0.0
-    """How strongly the optimizer decays the scores where nothing else is asked for."""
+    """The weight decay of the scores, unless the plan sets one."""
 
     @abstractmethod
     def init(self, weights: Tensors, rng: torch.Generator) -> Tensors:
-        """Draw the first scores, on the CPU, one tensor per weight and of its shape."""
+        """Draw the initial scores, on the CPU, one tensor per weight and of its shape."""
 
     @abstractmethod
     def view(self, scores: Tensors) -> Tensors:
-        """Turn raw scores into what is ranked and rounded, element by element."""
+        """Return what is ranked and rounded, element by element."""
 
     @abstractmethod
     def slope(self, scores: Tensors) -> Tensors | None:
-        """Return the derivative of `view`, element by element, or None where it is 1 everywhere."""
+        """Return the derivative of `view`, element by element, or None if it is 1 everywhere."""
 
     @abstractmethod
     def project_(self, scores: Tensors) -> None:
-        """Bring scores back, in place and element by element, to where they are allowed to be."""
+        """Project scores onto their allowed values, in place and element by element."""
 
     def default_lr(self, steps: int) -> float:
         """Return the learning rate of the default optimizer, for a search of this many steps.
 
-        It is used where none is given. For SGD it is the paper's 0.1 for the paper's length, and
-        proportionally more for fewer steps, up to `fastest_lr`: scores have a way to go, so what
-        counts is the sum of the learning rates.
+        It is used if the plan sets none. For SGD it is the paper's 0.1 for a search as long as the
+        paper's, and proportionally more for fewer steps, up to `fastest_lr`: the sum of the
+        learning rates limits how far scores can move.
         """
         return min(self.fastest_lr, max(0.1, 0.1 * PAPER_STEPS / max(1, steps)))
 

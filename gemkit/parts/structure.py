@@ -17,14 +17,13 @@ class Structure(Part):
 
     Importance is summed over a unit, so where layers compete, large units win: choose allocation
     'uniform' or 'erk' for units of very different sizes. Units of all pools of a layer share what
-    the allocation gives to the layer. Where a layer is one pool, units enter in rank order, and
-    stop before the first that would exceed the share. Where rounding switches single weights off,
-    the ticket is what is alive, whatever the recipe's `finalize` says, so that it has the
-    structure.
+    the allocation gives to the layer. If a layer is one pool, units enter in rank order, and stop
+    before the first that would exceed the share. If rounding masks single weights, the ticket is
+    what is alive, whatever the recipe's `finalize` says, so that it has the structure.
     """
 
     plain: ClassVar[bool] = False
-    """Whether it prunes single weights wherever they are, which is no structure at all."""
+    """Whether it prunes single weights: unstructured pruning."""
 
     spares_output: ClassVar[bool] = False
     """Whether the last prunable layer is left out: whole units of it would be whole outputs."""
@@ -38,7 +37,7 @@ class Structure(Part):
         return True
 
     def units_of(self, density: float, units: int) -> int | None:
-        """Return how many of a pool's units stay, where the structure and not the share says."""
+        """Return how many units of a pool stay, or None if the share decides."""
         return None
 
     def select(
@@ -53,7 +52,7 @@ class Structure(Part):
     ) -> Tensors:
         """Keep the most important units within each share, as boolean masks.
 
-        With `in_use`, the current mask, a choice among equals is refused (see `refuse_ties`).
+        With `in_use`, the current mask, a selection among equals is refused (see `refuse_ties`).
         Without `checked`, nothing is read back from the device, and importance must be finite.
         """
         per_pool = partial(self.units_of, density)
@@ -67,16 +66,16 @@ class Structure(Part):
     def grow(self, importance: Tensors, alive: Tensors, shares: Shares, density: float) -> Tensors:
         """Choose the pruned units that return, as boolean masks: the best within each share.
 
-        Pools that have lost more get more back, so that they keep the same number in the end.
+        Pools that lost more get more back, so that all keep the same number.
         """
         dead = {name: ~mask.bool() for name, mask in alive.items()}
         per_pool = partial(self.units_of, density)
         return keep_units(importance, dead, shares, self.fold, per_pool, beside=alive)
 
     def check(self, alive: Tensors, shares: Shares, density: float) -> None:
-        """Refuse shares of which it cannot select, before anything is trained."""
+        """Refuse shares that it cannot select by, before anything is trained."""
         check_groups(alive, shares, self.fold, partial(self.units_of, density))
 
     def misfit(self, density: float) -> str | None:
-        """Say why a ticket of this density cannot have the structure, if it cannot."""
+        """Return why a ticket of this density cannot have the structure, or None."""
         return None

@@ -192,14 +192,14 @@ def _load(source: Source, load: Callable[[], object], taken: Iterable[Loaded]) -
 
 
 def _first_sentence(error: BaseException) -> str:
-    """Return the words of an error; of pydantic's those that help, as its constants need a type."""
+    """Return the message of an error; shorten pydantic's about fields without a type."""
     sentence, _, rest = str(error).partition(". All model fields require a type annotation")
     way_out = "; give a field its type, and a constant the type ClassVar" if rest else ""
     return f"{sentence}{way_out}"
 
 
 def _place(error: BaseException) -> str:
-    """Name the line of a module that could not be executed, the innermost one."""
+    """Return the innermost line of a module that failed."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [f", at {one.filename}:{one.lineno}" for one in frames if one.name == "<module>"]
     return lines[-1] if lines else ""

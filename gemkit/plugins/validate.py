@@ -164,7 +164,7 @@ def _named_presets(presets: object) -> dict[str, Preset]:
 
 
 def _described(value: object) -> str:
-    """Describe a value by its type, or a class by its name."""
+    """Describe a value by its type, and a class by its name."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
     return f"something of type {type(value).__name__}"

@@ -29,7 +29,7 @@ def check_objective(recipe: Recipe, task: Task) -> None:
 def check_network(
     recipe: Recipe, model: nn.Module, *, density: float, on_collapse: CollapsePolicy
 ) -> None:
-    """Refuse a search of this network that cannot end in a ticket of this density."""
+    """Refuse a search that cannot find a ticket of this density in this network."""
     parameters = parameters_of(model, names_in_scope(recipe, model))
     weights = {name: weight.detach() for name, weight in parameters.items()}
     alive = {name: torch.ones_like(own, dtype=torch.bool) for name, own in weights.items()}
@@ -70,7 +70,7 @@ def check_policy(recipe: Recipe, on_collapse: CollapsePolicy) -> None:
 
 
 def _check_units(recipe: Recipe, alive: Tensors, shares: Shares, density: float) -> None:
-    """Refuse a share that is smaller than every unit: its layers would lose every weight."""
+    """Refuse a share smaller than every unit: its layers would lose every weight."""
     fold = recipe.structure.fold
     for group, count in shares.items():
         sizes = [fold(alive[name]).shape[2] for name in group if alive[name].numel()]

@@ -40,14 +40,14 @@ def finetune(
     checkpointer: Checkpointer | None = None,
     task: Task | None = None,
 ) -> Ticket:
-    """Train the ticket's weights in a copy of `model`; the mask holds to the last step.
+    """Train the ticket's weights in a copy of `model`, under the mask.
 
-    With `select="best"` in the plan, the weights of the best epoch are kept.
-    `epochs` overrides those of the plan; the seed is the ticket's own unless another is given.
-    The `task` says what is minimized and measured; the ticket records it.
+    With `select="best"` in the plan, the weights of the best epoch are kept. `epochs` overrides
+    those of the plan; the seed is the ticket's own unless another is given. The `task` sets what is
+    minimized and measured; the ticket records it.
     """
     seed = ticket.info.seed if seed is None else seed
-    task = task or _usual(ticket)
+    task = task or _default_task(ticket)
     where = runtime or Runtime()
     context = RunContext("finetune", data, seed, where, observers, fabric, checkpointer, task)
     plan = finetune_plan((plan or Plan()).lasting(epochs))
@@ -58,13 +58,13 @@ def finetune(
         net.freeze_(
             {name: mask.to(context.fabric.device) for name, mask in ticket.mask.items()}, {}
         )
-        whole = range(plan.epochs * context.steps_per_epoch(plan))
+        steps = plan.epochs * context.steps_per_epoch(plan)
         trainer = Trainer(net, plan, context.fabric, context.runtime, task.objective)
         best = {"best": Best(net)} if plan.select == "best" else {}
         context.observers = [*context.observers, *best.values()]
-        loop = TrainLoop(context, trainer, [whole])
+        loop = TrainLoop(context, trainer, [range(steps)])
         context.begin(**best, net=net, trainer=trainer, training=loop)
-        loop.run_until(whole.stop)
+        loop.run_until(steps)
         for one in best.values():
             one.load_()
     weights = {
@@ -76,8 +76,8 @@ def finetune(
     return replace(ticket, state=trained, info=ticket.info.model_copy(update=changes))
 
 
-def _usual(ticket: Ticket) -> Task:
-    """Return the usual task; a ticket that records another one needs to be given it."""
+def _default_task(ticket: Ticket) -> Task:
+    """Return the default task; refuse a ticket that records another one."""
     if ticket.info.objective is not None or ticket.info.metric is not None:
         raise TicketError(
             "this ticket records an objective or a metric of its own; give it as `task`, or use "
@@ -96,8 +96,8 @@ def evaluate(
     fabric: Fabric | None = None,
     task: Task | None = None,
 ) -> float:
-    """Measure what is in the ticket, on one split of the data, by the metric of the task."""
-    task = task or _usual(ticket)
+    """Return the metric of the ticket's network on one split of the data."""
+    task = task or _default_task(ticket)
     runtime = runtime or Runtime()
     fabric = fabric or make_fabric(runtime)
     own = ticket.apply(own_copy(check_model(model)))
@@ -108,17 +108,17 @@ def evaluate(
 
 
 def finetune_plan(plan: Plan, *, score_lr: float | None = None) -> Plan:
-    """Decide what a plan that trains weights leaves open; the paper decays them by 1e-4."""
+    """Fill in the defaults of a plan that trains weights; the paper's weight decay is 1e-4."""
     if score_lr is None:
         refuse_score_lr(plan)
     lr = 0.05 if plan.optimizer == "sgd" else 1e-3
     plan = plan.decided(lr=lr, weight_decay=1e-4, score_lr=score_lr)
-    check_optimizer(plan)  # now, and not after a long search
+    check_optimizer(plan)  # before a long search
     return plan
 
 
 def refuse_score_lr(plan: Plan) -> None:
-    """Refuse a rate for scores where none are trained together with weights."""
+    """Refuse a learning rate of scores, unless scores are trained together with weights."""
     if plan.score_lr is not None:
         raise OptionError(
             f"score_lr = {plan.score_lr:g} is for scores that are trained together with weights "
@@ -127,9 +127,9 @@ def refuse_score_lr(plan: Plan) -> None:
 
 
 def state_of(net: MaskedNet, weights: Tensors) -> Tensors:
-    """Return the model's whole state on the CPU, with these weights, not masked, in their places.
+    """Return the state_dict of the model on the CPU, with these weights, not masked, in it.
 
-    A tied weight stands in the state under every name it has.
+    A tied weight is replaced under each of its names.
     """
     places = {id(net.parameters[name]): weight for name, weight in weights.items()}
     state = net.model.state_dict(keep_vars=True)

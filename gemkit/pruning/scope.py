@@ -19,9 +19,9 @@ from gemkit.parts.structure import Structure
 
 
 def names_in_scope(recipe: Recipe, model: nn.Module, *, frozen: bool = False) -> list[str]:
-    """Name the weights that the recipe prunes, in module order.
+    """Return the names of the weights that the recipe prunes, in module order.
 
-    Those are the weights that its `prunable` names and that its structure fits.
+    These are the weights that its `prunable` selects and that its structure fits.
     """
     scope = recipe.prunable
     kinds = (*KINDS, *scope.kinds)
@@ -40,7 +40,7 @@ def names_in_scope(recipe: Recipe, model: nn.Module, *, frozen: bool = False) ->
     structure = recipe.structure
     fitting = [name for name in names if _fits(structure, model, name)]
     if structure.spares_output:
-        output = output_name(model)  # whatever the recipe prunes of the others
+        output = output_name(model)  # frozen or left out by the recipe, too
         fitting = [name for name in fitting if name != output]
     if not fitting:
         raise FitError(
@@ -51,7 +51,7 @@ def names_in_scope(recipe: Recipe, model: nn.Module, *, frozen: bool = False) ->
 
 
 def _fits(structure: Structure, model: nn.Module, name: str) -> bool:
-    """Whether a structure fits a weight; transposed ones begin with their inputs, not outputs."""
+    """Whether a structure fits a weight; weights of transposed convolutions start with inputs."""
     layer = model.get_submodule(name.rpartition(".")[0])
     if isinstance(layer, TRANSPOSED) and not structure.plain:
         return False
@@ -61,7 +61,7 @@ def _fits(structure: Structure, model: nn.Module, name: str) -> bool:
 def left_out(
     recipe: Recipe, model: nn.Module, names: list[str], *, frozen: bool = False
 ) -> str | None:
-    """Say which prunable weights the recipe leaves out, if it leaves out any."""
+    """Return a sentence on the prunable weights that the recipe leaves out, or None."""
     known = weight_names(model, frozen=False) + (frozen_names(model) if frozen else [])
     out = [name for name in known if name not in set(names)]
     other = tuple(kind for kind in ON_REQUEST if kind not in recipe.prunable.kinds)

@@ -1,8 +1,8 @@
 """Whether signal and gradient reach every prunable layer of a network.
 
-A score can rank the weights of a layer only if the loss depends on them. Many networks are
-built so that it does not: a residual block that ends in a norm of scale 0 passes nothing on, and a
-head of zeros passes no gradient back. One batch shows it.
+A score can rank the weights of a layer only if the loss depends on them. In many networks it does
+not at initialization: a residual block that ends in a norm of scale 0 passes no signal, and a head
+of zeros no gradient. One batch shows it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ class Signal:
     """What one batch shows about the prunable layers, by the names of their weights."""
 
     unused: tuple[str, ...] = ()
-    """They take no part in computing the output."""
+    """They have no effect on the output."""
     dead: tuple[str, ...] = ()
     """Their gradient is exactly zero in every entry."""
     faint: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class Signal:
     """The output is the same for every image."""
 
     def sentences(self, layers: int) -> list[str]:
-        """Say what was found, of so many layers."""
+        """Return sentences about what was found, out of this many layers."""
         little = f"less than {_FAINT:g} of the largest layer's |w · ∂L/∂w|"
         found = [
             (self.unused, "takes no part", "take no part", "in computing the output"),
@@ -61,10 +61,10 @@ def trace(
     batch: Batch,
     objective: Callable[[Tensor, Batch], Tensor] = cross_entropy,
 ) -> Signal:
-    """Pass one batch forward and back; the model is left as it was.
+    """Run one batch forward and backward, without changing the model.
 
-    Norms use the statistics of the batch, as in training. Dropout and stochastic depth are off,
-    because they would cut off layers by chance.
+    Norms use the statistics of the batch, as in training. Dropout and stochastic depth are off:
+    they would disconnect layers at random.
     """
     parameters = parameters_of(model, names)
     images = as_input(batch[0], next(iter(parameters.values())))
@@ -103,7 +103,7 @@ def trace(
 
 
 def _faint(weights: Tensors, gradients: Tensors) -> tuple[str, ...]:
-    """Name the layers, of those with a gradient, whose |w · ∂L/∂w| is next to zero.
+    """Name the layers with a gradient whose |w · ∂L/∂w| is next to zero.
 
     The gradients are overwritten, to save memory.
     """
@@ -120,7 +120,7 @@ def _faint(weights: Tensors, gradients: Tensors) -> tuple[str, ...]:
 
 @contextmanager
 def _batch_statistics(model: nn.Module) -> Iterator[None]:
-    """Set evaluation mode, but for batch norms."""
+    """Set evaluation mode, except for batch norms."""
     with in_mode(model, training=False):
         for module in model.modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
@@ -132,9 +132,9 @@ def _batch_statistics(model: nn.Module) -> Iterator[None]:
 def _watched(
     model: nn.Module, parameters: Mapping[str, nn.Parameter], batch: int, blind: Tensors
 ) -> Iterator[None]:
-    """Note for every prunable weight whether its layer sees the same input for every image.
+    """Record for every prunable weight whether its layer gets the same input for every image.
 
-    Inputs with fewer rows than images are not images (a table of positions, for one).
+    Inputs with fewer rows than images are ignored: they may be a table of positions.
     """
     names = {id(parameter): name for name, parameter in parameters.items()}
     layers = {

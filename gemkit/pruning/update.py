@@ -1,10 +1,10 @@
 """The update: one step of learned scores, of weights under a mask, or of both.
 
-Every call below is for all layers at once, so the number of kernels does not depend on how many
-layers there are; only a rounding that ranks, as `topk` does, takes a few for each. On CUDA that
-holds while the tensors of a list, and of lists that go together, agree in dtype and strides;
-otherwise torch takes them one by one. Nothing is read back from the device. `torch.compile` can
-take all of it as one graph.
+Every call is for all layers at once, so the number of kernels does not depend on the number of
+layers; only a rounding that ranks, such as `topk`, takes a few for each. On CUDA this holds if the
+tensors of a list, and of lists that are combined, agree in dtype and strides; otherwise torch runs
+one kernel per tensor. Nothing is read back from the device. `torch.compile` can compile all of it
+as one graph.
 """
 
 import inspect
@@ -28,10 +28,10 @@ def update(
 ) -> None:
     """Take a `step` with the gradients of a backward pass, and write the masked weights.
 
-    `effective` are the weights as the network uses them, and `trained` those that the optimizer
-    moves: the same ones, others beside learned scores, or none. `kept` is their mask, zeros and
-    ones of their own type; it is applied to their gradients, and to themselves whatever the
-    optimizer did. It is empty while nothing is pruned. Autograd is off.
+    `effective` are the weights that the network uses, and `trained` those that the optimizer
+    trains: the same ones, others beside learned scores, or none. `kept` is their mask, zeros and
+    ones of their own dtype; it is applied to their gradients, and to the weights after the step. It
+    is empty while nothing is pruned. Autograd is off.
     """
     if learned is not None:
         pull_back_(learned)
@@ -52,7 +52,7 @@ def pull_back_(learned: LearnedMask) -> None:
 
     dL/dp = (dL/d(effective weight) · w · alive + d penalty/d gate) · slopes + d penalty/dp
 
-    `slopes` are those of the rounding and the view, 1 where gradients pass straight through.
+    `slopes` are those of the rounding and the view, 1 if gradients pass straight through.
     """
     gradients = [score.grad for score in learned.parameters.values() if score.grad is not None]
     gates = learned.now.gates
@@ -83,10 +83,10 @@ def write_(effective: Sequence[nn.Parameter], learned: LearnedMask) -> None:
 
 
 def compiled_update() -> Callable[..., None]:
-    """Compile the update, for one network.
+    """Compile the update for one network.
 
-    torch counts the graphs of a function's code, over all networks of a process, and gives up
-    after a few. So every network compiles a copy of the code.
+    torch limits the number of graphs per function, over all networks of a process. So every
+    network compiles a copy of the code.
     """
     names = dict(update.__globals__)
     for one in (pull_back_, write_, update):
@@ -104,17 +104,17 @@ def take_step(
     learned: LearnedMask | None,
     optimizer: torch.optim.Optimizer,
 ) -> None:
-    """Update with an optimizer; `take` is `update`, or what it was compiled to."""
+    """Update with an optimizer; `take` is `update`, or its compiled form."""
     if take is update:
         take(effective, trained, kept, learned, partial(_step, optimizer))
     else:
-        # The step itself, without the wrappers in which torch asks not to be compiled.
+        # The step without torch's wrappers, which cannot be compiled.
         step = partial(inspect.unwrap(type(optimizer).step), optimizer)
         take(effective, trained, kept, learned, step)
         optimizer.zero_grad()
 
 
 def _step(optimizer: torch.optim.Optimizer) -> None:
-    """Take a step, and make room for masks where gradients were."""
+    """Take a step, and free the gradients before masks need memory."""
     optimizer.step()
     optimizer.zero_grad()

@@ -1,4 +1,4 @@
-"""Hold a mask in any training loop.
+"""Hold a mask in any training loop, with hooks of the optimizer.
 
 torch calls hooks before and after the step of every optimizer. Before a step, the gradients of
 pruned weights become zero; after it, the weights. Both are one multiplication for all layers,
@@ -81,7 +81,7 @@ class _Layers:
                 torch._foreach_mul_(gradients, masks)
 
     def _current(self) -> list[_Group]:
-        """Return the lists; make them again where a parameter has moved or changed its type."""
+        """Return the lists; make them again if a parameter has moved or changed its dtype."""
         places = [parameter.data_ptr() for parameter, _ in self.layers]
         if places != self._places:
             found: dict[object, _Group] = {}
@@ -105,9 +105,9 @@ class _Place:
     kept: Tensor
     found: nn.Parameter | None
     held: nn.Parameter | None
-    """The parameter to mask; another than `found` where that cannot be masked."""
+    """The parameter to mask; not `found` if that cannot be masked."""
 
-    def look(self, model: nn.Module) -> nn.Parameter | None:
+    def parameter(self, model: nn.Module) -> nn.Parameter | None:
         """Return the parameter that the model has there now."""
         module: nn.Module | None = model
         for name in self.modules:
@@ -136,14 +136,14 @@ class _Places:
         return list(held.values())
 
     def update(self) -> bool:
-        """Look where the model has other parameters than before; return whether it has."""
+        """Find parameters that the model has replaced; return whether there are any."""
         model = self._model()
-        if model is None or all(one.look(model) is one.found for one in self._places):
+        if model is None or all(one.parameter(model) is one.found for one in self._places):
             return False
         present = {id(own) for own in model.parameters()}
         lost: list[str] = []
         for one in self._places:
-            one.found = own = one.look(model)
+            one.found = own = one.parameter(model)
             if own is not None and own.shape == one.kept.shape and not hasattr(own, "placements"):
                 one.held = own
             elif one.held is not None and id(one.held) not in present:  # not under another name
@@ -161,7 +161,7 @@ class _Places:
 class Hold:
     """Keeps pruned weights at exactly zero after every optimizer step; see `Ticket.hold`.
 
-    Their gradients are zeroed before the step, and what an optimizer remembers of them is cleared.
+    Their gradients are zeroed before the step, and their optimizer state is cleared.
     The model stays an ordinary module: copies of it, and averages, are not held.
     """
 
@@ -199,7 +199,7 @@ class Hold:
         _Layers(layers).mask_weights_()
 
     def remove(self) -> None:
-        """Let go: later steps may change pruned weights."""
+        """Remove the hooks: later steps may change pruned weights."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -224,7 +224,7 @@ class Hold:
         return self._all if len(layers) == len(self._all.layers) else _Layers(layers)
 
     def _layers_of(self, optimizer: Optimizer) -> _Layers:
-        """Return the masked weights of an optimizer; clear its memory of pruned ones at first."""
+        """Return the masked weights of an optimizer; clear the state of pruned ones at first."""
         self._update()
         ids = _ids(optimizer)
         known, layers = self._known.get(optimizer, (None, self._all))
@@ -238,7 +238,7 @@ class Hold:
         return layers
 
     def _clear(self, optimizer: Optimizer) -> None:
-        """Zero what an optimizer remembers of pruned weights."""
+        """Zero the optimizer state of pruned weights."""
         for parameter, kept in self._layers_of(optimizer).layers:
             for value in optimizer.state.get(parameter, {}).values():
                 if isinstance(value, Tensor) and value.shape == parameter.shape:
@@ -247,7 +247,7 @@ class Hold:
     def _before(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Zero gradients before a step, or, where a closure computes them, after the closure."""
+        """Zero gradients before a step, or after the closure that computes them."""
         layers = self._layers_of(optimizer)
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if not layers.layers or closure is None:

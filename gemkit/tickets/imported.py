@@ -72,9 +72,9 @@ def _boolean(name: str, mask: object, parameter: Tensor) -> Tensor:
 
 
 def pruned_masks(model: nn.Module) -> tuple[Tensors, Tensors]:
-    """Return the masks of a pruned model, and its state without their reparametrization.
+    """Return the masks of a pruned model, and its state without reparametrization.
 
-    Where a layer has a mask of `torch.nn.utils.prune`, zeros of other layers are values like any.
+    If a layer has a mask of `torch.nn.utils.prune`, zeros of other layers are not masks.
     """
     masks: Tensors = {}
     given = any(own + _MASK in layer._buffers for _, layer, own in candidates(model))

@@ -10,9 +10,9 @@ from gemkit.core.tensors import Tensors
 
 
 class Best:
-    """Observes a training and keeps a copy of its best epoch; ties keep the earlier one.
+    """Observes fine-tuning, and keeps a copy of its best epoch; ties keep the earlier one.
 
-    The copy holds only the model's parameters and buffers: a fine-tuning changes nothing else.
+    The copy holds only the model's parameters and buffers: nothing else changes.
     """
 
     def __init__(self, net: Stateful) -> None:
@@ -31,7 +31,7 @@ class Best:
 
     @torch.no_grad()
     def load_(self) -> None:
-        """Load the best epoch into the network, if an epoch has ended."""
+        """Load the best epoch into the network, if there is one."""
         if self.value is not None:
             own = self._model()
             for name, saved in checked_tensors(self._best, own).items():
@@ -39,10 +39,10 @@ class Best:
 
     def state_dict(self) -> StateDict:
         """Return the best network so far and its metric."""
-        return {"accuracy": self.value, "net": self._best}  # the key that older files have
+        return {"accuracy": self.value, "net": self._best}  # the key of older files
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Load a state; a network that it does not fit refuses it."""
+        """Load a saved state; refuse one that does not fit the network."""
         value = state["accuracy"]
         self.value = None if value is None else float(value)
         net = state["net"]
@@ -51,6 +51,6 @@ class Best:
         self.load_()
 
     def _model(self) -> Tensors:
-        """Return the tensors of the model themselves."""
+        """Return the tensors of the model, not copies."""
         model: Tensors = self.net.state_dict()["model"]
         return model

@@ -14,10 +14,8 @@ def draw(
 ) -> list[Batch]:
     """Draw the batches that a score asks for; every `turn` gives other samples.
 
-    Where targets are not `classes`, a wish for samples of every class is met by plain batches.
-
-    The last, smaller batch of an epoch is left out: the batch statistics of a few samples would
-    count as much as those of a whole batch.
+    If targets are not `classes`, batches are never balanced. The last, smaller batch of an epoch is
+    left out: the batch statistics of a few samples would count as much as those of a full batch.
     """
     if wanted.per_class is not None and classes:
         return _split(_balanced(source, wanted.per_class, size, seed, turn), wanted.batches)
@@ -27,17 +25,14 @@ def draw(
 
 
 def _balanced(source: Source, per_class: int, size: int, seed: int, turn: int) -> Batch:
-    """Take the first samples of every class in a shuffled epoch, as many as asked for or there are.
-
-    They come out sorted by class.
-    """
+    """Take up to `per_class` samples of every class from a shuffled epoch, sorted by class."""
     targets = source.targets().cpu()
     missing = targets.bincount().clamp(max=per_class).tolist()
     in_order = targets[shuffled(len(source), seed, turn)]
     held = type(source).batches is TensorSource.batches
     found: list[Batch] = []
     for number, (images, labels) in enumerate(source.batches(size, seed=seed, epoch=turn)):
-        # Where the order is known, there is no need to wait for the labels of every batch.
+        # If the order is known, the labels of a batch need not be read from the device.
         own = in_order[number * size : (number + 1) * size] if held else labels
         chosen = []
         for place, label in enumerate(own.tolist()):

@@ -1,4 +1,4 @@
-"""Save the state of a run as it goes, and resume from it."""
+"""Save the state of a run, and resume from it."""
 
 import time
 from collections.abc import Callable, Collection, Mapping

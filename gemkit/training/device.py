@@ -30,7 +30,7 @@ def make_fabric(runtime: Runtime, *, start_processes: bool = False) -> Fabric:
         raise TrainingError(
             f"device '{runtime.device}' is not available here; use --device auto or --device cpu"
         )
-    joins = "LOCAL_RANK" in os.environ  # processes that are already started and counted
+    joins = "LOCAL_RANK" in os.environ  # the processes are already started
     if not joins:
         _check_count(runtime, available)
     if runtime.devices > 1 and not start_processes and not joins:

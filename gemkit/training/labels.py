@@ -52,9 +52,9 @@ def check_labels(model: nn.Module, data: Data, splits: Iterable[str] = _ALL) -> 
 
 
 def _output_shape(model: nn.Module, data: Data) -> tuple[int, ...]:
-    """Find the shape of the outputs in a forward pass.
+    """Find the shape of the outputs with a forward pass.
 
-    The model is tried in training mode too, in which some return more than logits.
+    The model is also called in training mode, in which some return more than logits.
     """
     inputs = as_input(data.blank(2), next(model.parameters()))
     try:

@@ -1,8 +1,9 @@
-"""Loss scaling for fp16: small gradients would vanish, so the loss is multiplied before backward.
+"""Loss scaling for fp16, in which small gradients would underflow.
 
-The usual rule (Micikevicius et al., "Mixed Precision Training", 2018): gradients are divided by the
-scale again. A step with gradients that are not finite is skipped, and the scale halved; after 2,000
-good steps it is doubled. Whether to skip is read back from the device in every step.
+The usual rule (Micikevicius et al., "Mixed Precision Training", 2018): the loss is multiplied by a
+scale, and gradients are divided by it. A step with gradients that are not finite is skipped, and
+the scale halved; after 2,000 good steps it is doubled. Whether to skip is read back from the device
+in every step.
 """
 
 import torch
@@ -46,7 +47,7 @@ class LossScale:
     def is_stuck(self, steps: int) -> bool:
         """Whether every step of an epoch was skipped, although the scale is below 1.
 
-        Above 1, the scale may just be on its way down.
+        Above 1, the scale may still be falling.
         """
         return bool(self.skipped == steps) and bool(self.scale < 1)
 
@@ -57,6 +58,6 @@ class LossScale:
     def load_state_dict(self, state: StateDict) -> None:
         """Load a saved state."""
         own: Tensors = self.state_dict()
-        state = {"skipped": torch.zeros(()), **state}  # which older checkpoints do not hold
+        state = {"skipped": torch.zeros(()), **state}  # missing in older checkpoints
         for name, value in checked_tensors(state, own).items():
             own[name].copy_(value)

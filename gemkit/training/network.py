@@ -1,4 +1,4 @@
-"""What training needs of a network, whatever is trained in it."""
+"""What training needs from a network."""
 
 from typing import Any, Protocol
 
@@ -20,17 +20,17 @@ class TrainedNet(Protocol):
 
     @property
     def mask(self) -> Tensors:
-        """The mask that the network uses now."""
+        """The current mask."""
         ...
 
     @property
     def scores(self) -> Tensors:
-        """The learned scores; empty where there are none."""
+        """The learned scores; empty if there are none."""
         ...
 
     @property
     def strength(self) -> float | None:
-        """The λ of the penalty on learned scores, where there is one."""
+        """The λ of the penalty on learned scores, or None."""
         ...
 
     def trainable(self) -> list[nn.Parameter]:
@@ -38,7 +38,7 @@ class TrainedNet(Protocol):
         ...
 
     def groups(self, plan: Plan) -> list[dict[str, Any]]:
-        """Return what the optimizer trains in groups, with rates of their own where they differ."""
+        """Return what the optimizer trains, in groups with their own settings."""
         ...
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
@@ -47,9 +47,9 @@ class TrainedNet(Protocol):
 
     @property
     def now(self) -> Now:
-        """The moment, for an objective."""
+        """Clock, mask and state, for an objective."""
         ...
 
     def compile_(self) -> bool:
-        """Compile the update when it first takes place, if it can be; return whether it can."""
+        """Compile the update at its first call, and return True; return False if it cannot be."""
         ...

@@ -1,9 +1,8 @@
-"""What gemkit asks of an optimizer, as trials on small tensors.
+"""The contract of optimizers, checked on small tensors.
 
 A network under a mask holds zeros where weights are pruned, and masks, projections and rewinding
-write into the weights between steps. So the step of a weight may depend on that weight and its own
-gradients alone, and a zero without a gradient stays zero. And a resumed run must end with the same
-bits.
+write into the weights between steps. So the step of a weight may depend only on that weight and
+its own gradients, and a zero without a gradient stays zero. A resumed run ends with the same bits.
 """
 
 import copy
@@ -25,18 +24,18 @@ After = Callable[[int, torch.optim.Optimizer, list[nn.Parameter]], None]
 """Called after every step with its number, from 0."""
 
 _SHAPES = [(24,), (24, 40), (4, 6, 3, 3)]
-"""A bias, a matrix and a kernel; some optimizers treat large matrices in a way of their own."""
+"""A bias, a matrix and a kernel; some optimizers treat large matrices differently."""
 _STEPS = 8
 _DECAY = 0.1
 _PRUNED = slice(0, 2)
 
 
 def broken_rule(make: Make, device: torch.device | str = "cpu") -> str | None:
-    """Return in words which rule of the contract an optimizer breaks, or None."""
+    """Return the rule of the contract that an optimizer breaks, or None."""
     try:
         trial = _Trial(make, torch.device(device))
         return next((rule for rule, is_broken in RULES.items() if is_broken(trial)), None)
-    except OptionError:  # it cannot even be made
+    except OptionError:  # it cannot be made
         raise
     except Exception as error:  # an optimizer from elsewhere can fail in any way
         reason = str(error).partition("\n")[0] or type(error).__name__
@@ -44,7 +43,7 @@ def broken_rule(make: Make, device: torch.device | str = "cpu") -> str | None:
 
 
 class _Trial:
-    """An optimizer, and the weights and gradients that it is tried on."""
+    """An optimizer, and weights and gradients to test it with."""
 
     def __init__(self, make: Make, device: torch.device) -> None:
         self.make = make
@@ -64,7 +63,7 @@ class _Trial:
         decay: float = _DECAY,
         after: After = lambda step, optimizer, parameters: None,
     ) -> list[Tensor]:
-        """Take all steps from these weights with these gradients; return where they lead."""
+        """Take all steps from these weights with these gradients; return the final weights."""
         parameters = [nn.Parameter(start.clone()) for start in starts or self.starts]
         optimizer = self.make(parameters, decay)
         for step in range(_STEPS):
@@ -104,12 +103,14 @@ def _random_numbers(device: torch.device) -> list[object]:
 def _remembers_other_things(trial: _Trial) -> bool:
     found: list[bool] = []
 
-    def look(step: int, optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> None:
+    def inspect(
+        step: int, optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]
+    ) -> None:
         own = set(map(id, parameters))
         for key, values in optimizer.state.items():
             found.append(id(key) in own and all(_is_plain(key, one) for one in values.values()))
 
-    trial.run(after=look)
+    trial.run(after=inspect)
     return not all(found)
 
 
@@ -168,7 +169,7 @@ def _moves_pruned_weights(trial: _Trial) -> bool:
 
 
 def _ignores_writes(trial: _Trial) -> bool:
-    """Without decay, weights that are moved by one between two steps end one further."""
+    """Without decay, weights that are increased by 1 between two steps end 1 higher."""
 
     def move(step: int, optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> None:
         for parameter in parameters if step == 2 else ():
@@ -185,7 +186,7 @@ def _resumes_elsewhere(trial: _Trial) -> bool:
 
 
 def _resumed(trial: _Trial, last: int) -> list[Tensor]:
-    """Take the steps up to `last`, and the others with an optimizer that loads what was saved."""
+    """Take the steps up to `last`, and the rest with an optimizer that loads the saved state."""
     weights: list[nn.Parameter] = []
     saved: StateDict = {}
 
@@ -198,7 +199,7 @@ def _resumed(trial: _Trial, last: int) -> list[Tensor]:
     optimizer = trial.make(weights, _DECAY)
     try:
         load_state_(optimizer, saved, lambda parameters: trial.make(parameters, _DECAY))
-    except CheckpointError:  # as for what is remembered after the first step alone, or later
+    except CheckpointError:  # such as state that only the first step or a later one creates
         return trial.starts
     for step in range(last + 1, _STEPS):
         _step(optimizer, weights, [one[step] for one in trial.gradients])

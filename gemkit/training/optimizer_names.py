@@ -1,6 +1,6 @@
 """Optimizers by name: those that fit a network under a mask, and why others are refused.
 
-A test holds both tables against `gemkit.training.optimizer_contract`.
+A test checks both tables with `gemkit.training.optimizer_contract`.
 """
 
 from collections.abc import Mapping

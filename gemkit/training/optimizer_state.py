@@ -1,4 +1,4 @@
-"""What optimizers remember: saved with a run, and loaded again from untrusted files."""
+"""Save the state of optimizers, and load it from untrusted files."""
 
 from collections.abc import Callable, Mapping
 
@@ -9,16 +9,16 @@ from gemkit.core.errors import CheckpointError
 from gemkit.core.state import StateDict, checked_count, checked_tensors
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
-"""Makes a fresh optimizer, always the same one, for other parameters."""
+"""Makes the same kind of optimizer for other parameters."""
 
 
 def parameters_in(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
-    """List what the optimizer moves, group by group."""
+    """List what the optimizer trains, group by group."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def state_of(optimizer: torch.optim.Optimizer) -> StateDict:
-    """Return what the optimizer remembers of every parameter that it has moved, by its number."""
+    """Return the state of every parameter that has one, by the number of the parameter."""
     return {
         str(number): dict(optimizer.state[parameter])
         for number, parameter in enumerate(parameters_in(optimizer))
@@ -27,7 +27,7 @@ def state_of(optimizer: torch.optim.Optimizer) -> StateDict:
 
 
 def load_state_(optimizer: torch.optim.Optimizer, saved: StateDict, make: MakeOptimizer) -> None:
-    """Load a saved state, if it is like that of an optimizer that has taken a step."""
+    """Load a saved state; it must look like that of an optimizer after a step."""
     parameters = {str(number): one for number, one in enumerate(parameters_in(optimizer))}
     likes: dict[tuple[torch.dtype, torch.device], StateDict] = {}
     for number, remembered in saved.items():
@@ -41,11 +41,11 @@ def load_state_(optimizer: torch.optim.Optimizer, saved: StateDict, make: MakeOp
 
 
 _SHAPE = (2, 3)
-"""Of a parameter that is moved to see what an optimizer remembers."""
+"""The shape of a parameter that is trained to see the state of an optimizer."""
 
 
 def _after_a_step(like: nn.Parameter, make: MakeOptimizer) -> StateDict:
-    """Return what an optimizer remembers of a parameter of this type after its first step."""
+    """Return the state of a parameter of this type after the first step."""
     parameter = nn.Parameter(like.new_zeros(_SHAPE))
     parameter.grad = torch.zeros_like(parameter)
     optimizer = make([parameter])
@@ -54,7 +54,7 @@ def _after_a_step(like: nn.Parameter, make: MakeOptimizer) -> StateDict:
 
 
 def _matching(saved: object, like: StateDict, parameter: nn.Parameter) -> StateDict:
-    """Return what was saved, if names, shapes and types are those of `like`."""
+    """Return a saved state with the names, shapes and types of `like`; refuse any other."""
     tensors = {
         # Expanded, because only shape, type and device count.
         name: value.new_zeros(()).expand(parameter.shape) if value.shape == _SHAPE else value

@@ -1,4 +1,4 @@
-"""Optimizers: torch's own, fused, or in plain operations where compiled; timm's; and functions."""
+"""Optimizers: those of torch and timm, and functions that make one."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -15,10 +15,10 @@ from gemkit.training.optimizer_state import parameters_in
 from gemkit.training.plan import NOT_OPTIONS, Plan
 
 FUSED = {"cpu", "cuda", "mps"}
-"""Kinds of devices for which torch has optimizers that take one kernel a step."""
+"""Kinds of devices for which torch has fused optimizers."""
 
 Groups = list[dict[str, Any]]
-"""Parameters as torch's optimizers take them: under `params`, with settings of their own."""
+"""Parameter groups of torch's optimizers: `params`, and settings of their own."""
 
 
 def make_optimizer(
@@ -34,8 +34,8 @@ def make_optimizer(
             plan adds, are tried first, and refused if the optimizer breaks a rule.
         parameters: what to train, or groups of it: `{"params": [...], "lr": ..., "weight_decay":
             ...}`, where a group without a rate of its own takes the plan's.
-        compiled: write torch's own in plain operations, with the learning rate in a tensor, because
-            another number would mean another graph.
+        compiled: use torch's own without fused kernels, with the learning rate in a tensor: a
+            number would be compiled again whenever it changes.
     """
     assert not compiled or can_compile(plan)
     plan.check_functions()
@@ -61,7 +61,7 @@ def check_optimizer(plan: Plan) -> None:
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Set the learning rate; groups with a rate of their own keep their distance from the plan's.
+    """Set the learning rate; groups with a rate of their own keep its ratio to the plan's.
 
     A tensor, which a compiled update reads, is set in place.
     """
@@ -108,7 +108,7 @@ def _make(
         if compiled:
             like = given[0] if given else torch.empty(())
             group["lr"] = like.new_tensor(group["lr"])
-    if compiled:  # torch cannot trace two groups while their states come about
+    if compiled:  # torch cannot trace two groups whose states do not exist yet
         for parameter in given:
             optimizer.state[parameter] = {}
     return optimizer
@@ -117,7 +117,7 @@ def _make(
 def _maker(
     plan: Plan, parameters: Sequence[nn.Parameter], compiled: bool
 ) -> Callable[..., torch.optim.Optimizer]:
-    """Return what makes the optimizer from groups, a learning rate and a weight decay."""
+    """Return a function that makes the optimizer from groups, learning rate and weight decay."""
     if not isinstance(plan.optimizer, str):
         return plan.optimizer
     options: dict[str, Any] = {
@@ -139,7 +139,7 @@ def _maker(
 
 
 def _check(plan: Plan, optimizer: object, given: Sequence[nn.Parameter]) -> None:
-    """Refuse what is no optimizer of these parameters, or ignores what the plan says."""
+    """Refuse anything but an optimizer of these parameters that follows the plan."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise OptionError(
             f"optimizer {_title(plan)} returns {type(optimizer).__name__}; it must return a "
@@ -156,7 +156,7 @@ def _check(plan: Plan, optimizer: object, given: Sequence[nn.Parameter]) -> None
 
 
 def _check_settings(plan: Plan, known: Mapping[str, object]) -> None:
-    """Refuse settings of a plan that its optimizer, which knows these, would ignore."""
+    """Refuse settings of a plan that its optimizer would ignore; `known` are its settings."""
     title, named = _title(plan), isinstance(plan.optimizer, str)
     for name in plan.optimizer_options:
         if name not in known:
@@ -191,5 +191,5 @@ def _has_fused_kernels(parameter: nn.Parameter) -> bool:
 
 
 def _clip(most: float, optimizer: torch.optim.Optimizer, *_: object) -> None:
-    """Scale all gradients so that their norm is at most this; nothing is read from the device."""
+    """Scale all gradients so that their norm is at most this, without waiting for the device."""
     torch.nn.utils.clip_grad_norm_(parameters_in(optimizer), most, error_if_nonfinite=False)

@@ -1,4 +1,4 @@
-"""How to train: plain data for the hyper-parameters of a phase, and for the machine it runs on."""
+"""How to train: the hyper-parameters of a phase, and the machine it runs on, as plain data."""
 
 import math
 from collections.abc import Callable
@@ -30,7 +30,7 @@ NOT_OPTIONS = {"lr", "weight_decay", "momentum", "nesterov", "fused", "foreach",
 
 
 class Plan(BaseModel):
-    """How one phase trains; what is left out takes the default for what is trained.
+    """How one phase trains; defaults depend on what is trained.
 
     From Python, `optimizer` may also be a function of parameter groups that takes `lr` and
     `weight_decay`, such as `torch.optim.RMSprop`, and `lr_schedule` one from the progress after
@@ -119,7 +119,7 @@ class Plan(BaseModel):
     @field_validator("optimizer", mode="before")
     @classmethod
     def _known_optimizer(cls, value: object) -> object:
-        """Refuse an optimizer that is unknown or does not fit, in one sentence."""
+        """Refuse an optimizer that is unknown or does not fit."""
         if _is_name(value):
             check_name(value)
         return value
@@ -146,7 +146,7 @@ class Plan(BaseModel):
     @field_validator("lr")
     @classmethod
     def _lr_where_there_is_no_default(cls, lr: float | None, info: ValidationInfo) -> float | None:
-        """Ask for a learning rate where a good one is not known."""
+        """Require a learning rate for optimizers without a default."""
         optimizer = info.data.get("optimizer", "sgd")
         if lr is None and optimizer not in NATIVE:
             raise ValueError(f"there is no default for optimizer {text_of(optimizer)!r}; set it")
@@ -167,7 +167,7 @@ class Plan(BaseModel):
                 )
 
     def lr_at(self, step: int, steps_per_epoch: int) -> float:
-        """Return the learning rate of a step; it depends on nothing but the clock."""
+        """Return the learning rate of a step; it depends only on the clock."""
         self.check_functions()
         if self.lr is None:
             raise ValueError("the plan leaves the learning rate open; decide it with decided()")
@@ -199,7 +199,7 @@ class Plan(BaseModel):
         )
 
     def decided(self, *, lr: float, weight_decay: float, score_lr: float | None = None) -> "Plan":
-        """Return the plan with these values where it leaves them open, ready to train."""
+        """Return the plan with these values for fields that are not set."""
         self.check_functions()
         defaults = {"lr": lr, "weight_decay": weight_decay, "score_lr": score_lr}
         own = self.model_dump(exclude_none=True)
@@ -218,7 +218,7 @@ def _is_name(value: object) -> TypeGuard[str]:
 
 
 def _checked(schedule: Callable[[float], float], progress: float) -> float:
-    """Ask a function for the fraction of the peak, and refuse what is none."""
+    """Call a schedule; refuse anything but a fraction of the peak."""
     factor = schedule(min(1.0, progress))
     if not isinstance(factor, Real) or not 0 <= factor < math.inf:
         raise OptionError(
@@ -234,7 +234,7 @@ class Runtime(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     device: Literal["auto", "cpu", "cuda", "mps"] = Field(
-        default="auto", description="auto takes the accelerator where there is one"
+        default="auto", description="auto takes the accelerator if there is one"
     )
     devices: int = Field(default=1, ge=1, description="how many of them share every batch")
     precision: Literal["32", "bf16", "fp16", "64"] = Field(
@@ -249,7 +249,8 @@ class Runtime(BaseModel):
         default=False, description="fine-tune without the channels that a ticket has no use for"
     )
     channels_last: bool = Field(
-        default=True, description="lay images out as CPUs and tensor cores like convolutions best"
+        default=True,
+        description="use the memory layout that is fastest for convolutions on CPUs and GPUs",
     )
 
     @model_validator(mode="before")

@@ -51,15 +51,15 @@ class Trainer:
         self._scale = LossScale(fabric.device) if runtime.precision == "fp16" else None
         self.loss = MeanMetric(nan_strategy="disable").to(fabric.device)
         self.number = 0
-        alone = fabric.world_size == 1  # where one of several stopped, the others would wait
+        alone = fabric.world_size == 1  # one process must not stop alone
         self.nan_guard = NanGuard(net, fabric.device, at_once=alone and fabric.device.type == "cpu")
 
     def step(self, batch: Batch, lr: float, number: int = 0) -> bool:
         """Take one step at the given learning rate, the `number`-th; return whether it was taken.
 
-        It is not where the loss is not finite and the plan says to leave such steps out. To know
-        that takes waiting for the device in every step, and a copy of the model's buffers. A step
-        that fp16 skips because its gradients overflow is only counted, see `skipped`.
+        With `on_nan="skip"`, a step with a loss that is not finite is left out. That waits for the
+        device in every step, and copies the model's buffers. A step that fp16 skips because its
+        gradients overflow is only counted, see `skipped`.
         """
         self.number = number
         set_lr(self.optimizer, lr)
@@ -80,8 +80,8 @@ class Trainer:
     def _backward(self, images: Tensor, labels: Tensor) -> Tensor:
         """Compute gradients, one part of the batch after the other; return the mean loss.
 
-        Every part has two images at least, because batch statistics need them. Processes average
-        their gradients once, after the last part.
+        Every part has at least two images, which batch statistics need. Processes average their
+        gradients once, after the last part.
         """
         count = min(self.plan.accumulate, max(1, len(labels) // 2))
         if count == 1:
@@ -94,7 +94,7 @@ class Trainer:
         return torch.stack(losses).sum()
 
     def _pass(self, images: Tensor, labels: Tensor, share: float | None = None) -> Tensor:
-        """Go forward and backward; return the loss, or the share of it that these images have."""
+        """Run a forward and a backward pass; return the loss, multiplied by `share`."""
         loss = self._loss(images, labels)
         if share is not None:
             loss = share * loss
@@ -102,7 +102,7 @@ class Trainer:
         return loss.detach()
 
     def _as_input(self, inputs: Tensor) -> Tensor:
-        """Return inputs in the number format of the network, and images in its memory layout."""
+        """Return inputs in the dtype of the network, and images in its memory layout."""
         dtype = inputs.dtype if is_index(inputs) else self._dtype
         layout = self._layout if inputs.ndim == 4 else torch.preserve_format
         return inputs.to(dtype=dtype, memory_format=layout)
@@ -114,12 +114,12 @@ class Trainer:
         return self.objective.loss(outputs, (images, labels), now)
 
     def _dense(self, images: Tensor) -> Tensor:
-        """Compute what the dense network computes, in the precision of the training pass."""
+        """Compute the outputs of the dense network, in the precision of training."""
         with self.fabric.autocast():
             return self.net.now.dense(images).to(self._dtype)
 
     def _update(self) -> None:
-        """Take a step, unless scaled gradients have overflown."""
+        """Take a step, unless scaled gradients overflow."""
         if self._scale is None or self._scale.unscale_(self.net.model):
             self.net.step(self.optimizer)
         else:
@@ -128,16 +128,16 @@ class Trainer:
             self._scale.update_()
 
     def _changing(self) -> list[Tensor]:
-        """List what a forward pass and the loss may change."""
+        """List the tensors that a forward pass and the loss may change."""
         return [*self.net.model.buffers(), *self._objective_state.values()]
 
     def _is_finite(self, loss: Tensor) -> bool:
-        """Tell whether the loss is finite, in all processes."""
+        """Whether the loss is finite in all processes."""
         fine = self.fabric.all_reduce(loss.detach().isfinite().float(), reduce_op="mean")
         return bool(fine == 1)
 
     def _undo(self, before: list[Tensor], step: int, lr: float) -> None:
-        """Drop the gradients and restore the buffers; if that does not help, nothing will."""
+        """Drop the gradients and restore the buffers; raise if something else is not finite."""
         self.net.model.zero_grad()
         for tensor, old in zip(self._changing(), before, strict=True):
             tensor.copy_(old)
@@ -149,7 +149,7 @@ class Trainer:
         state: StateDict = {"optimizer": state_of(self.optimizer), "loss": self._running_loss()}
         if self._objective_state:
             state["objective"] = self._objective_state
-            if self.fabric.world_size > 1:  # each has seen batches of its own
+            if self.fabric.world_size > 1:  # each process has its own batches
                 own = self._objective_state.items()
                 state["objective"] = {name: rows(value, self.fabric) for name, value in own}
         if self._scale is not None:
@@ -179,9 +179,9 @@ class Trainer:
 
     @torch.no_grad()
     def reset_optimizer_(self) -> None:
-        """Let the optimizer begin again; in place, where a compiled update knows its tensors."""
-        damped = "dampening" in self.plan.optimizer_options  # only a first step is not damped
-        if self.plan.optimizer not in NATIVE or damped:  # which may not begin with zeros
+        """Reset the optimizer; in place if possible: a compiled update holds its tensors."""
+        damped = "dampening" in self.plan.optimizer_options  # the first step is not damped
+        if self.plan.optimizer not in NATIVE or damped:  # zeros may not be their initial state
             self.optimizer = self._fresh_optimizer()
             return
         for remembered in self.optimizer.state.values():
@@ -196,7 +196,7 @@ class Trainer:
         return cast(Tensors, self.loss.metric_state)
 
     def mean_loss(self, step: int = 0) -> float:
-        """Return the mean loss since last asked, or stop if there is a NaN or Inf by `step`."""
+        """Return the mean loss since the last call; raise if there is a NaN or Inf by `step`."""
         lr = self.plan.lr or 0.0
         self.nan_guard.check(step, lr)
         if not self.loss.weight:
@@ -210,7 +210,7 @@ class Trainer:
         return mean
 
     def skipped(self) -> int:
-        """Return how many steps fp16 has skipped since last asked."""
+        """Return how many steps fp16 skipped since the last call."""
         if self._scale is None:
             return 0
         count = int(self._scale.skipped)
