@@ -21,7 +21,7 @@ from gemkit.core.errors import GemkitError
 from gemkit.core.events import Collapsed, Event
 from gemkit.core.probe import Batch
 from gemkit.models.part import ModelPart
-from gemkit.pruning.signal import trace
+from gemkit.models.signal import trace
 from gemkit.report.pages import write_results
 from gemkit.study.store import Ledger, Row
 

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from gemkit.compaction import finetune as train_ticket
 from gemkit.core.density import density_from
 from gemkit.core.errors import DataError, ImportanceError, OptionError
-from gemkit.core.model_check import check_model, try_outputs
 from gemkit.core.probe import Batch, Probe, cross_entropy
 from gemkit.core.prunable import prunable_names
 from gemkit.core.selection import keep_top
 from gemkit.core.tensors import Tensors, as_input, generator, is_index, parameters_of
 from gemkit.data.source import Data
+from gemkit.models.check import check_model, try_outputs
 from gemkit.models.prepare import prepare as prepared
 from gemkit.parts.allocation import Allocation
 from gemkit.parts.recipe import Recipe

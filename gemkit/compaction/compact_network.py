@@ -14,8 +14,8 @@ from gemkit.compaction.ops import Op
 from gemkit.compaction.slicing import gather, resized_copy, scatter
 from gemkit.compaction.tracing import Shape, example_images
 from gemkit.core.errors import CompactionError
-from gemkit.core.model_check import check_model, own_copy
 from gemkit.core.tensors import Tensors
+from gemkit.models.check import check_model, own_copy
 from gemkit.tickets.ticket import Ticket
 
 _TOLERANCE = 1e-9

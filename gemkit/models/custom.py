@@ -17,9 +17,9 @@ from pydantic import Field
 from torch import nn
 
 from gemkit.core.errors import ModelError, describe_error, did_you_mean
-from gemkit.core.model_check import check_model
 from gemkit.core.text import number_of
 from gemkit.models.blocks import Shape
+from gemkit.models.check import check_model
 from gemkit.models.external import ExternalNet
 from gemkit.models.weights import load_weights_, read_weights
 from gemkit.parts.part import Part

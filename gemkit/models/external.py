@@ -8,10 +8,10 @@ from pydantic import Field
 from torch import nn
 
 from gemkit.core.errors import ModelError
-from gemkit.core.model_check import check_model, try_outputs
 from gemkit.core.prunable import WEIGHTED, prunable_names
 from gemkit.core.text import number_of
 from gemkit.models.blocks import Shape
+from gemkit.models.check import check_model, try_outputs
 from gemkit.models.part import ModelPart
 from gemkit.models.prepare import prepare_
 

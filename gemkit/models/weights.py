@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from gemkit.core.atomic_io import fd_path, open_plain
 from gemkit.core.errors import GemkitError, ModelError, describe_error, some
-from gemkit.core.model_check import check_model
 from gemkit.core.tensors import Tensors
+from gemkit.models.check import check_model
 
 _WRAPPERS = ("state_dict", "model")
 """Keys under which training scripts store the weights, next to the optimizer and other state."""

@@ -9,9 +9,9 @@ from lightning_fabric import Fabric
 from torch import nn
 
 from gemkit.core.errors import OptionError, TicketError
-from gemkit.core.model_check import check_model, own_copy
 from gemkit.core.tensors import Tensors, seeded
 from gemkit.data.source import Data
+from gemkit.models.check import check_model, own_copy
 from gemkit.pruning.masked import MaskedNet
 from gemkit.tickets.ticket import Ticket
 from gemkit.training.best import Best

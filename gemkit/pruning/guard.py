@@ -5,13 +5,13 @@ from gemkit.core.events import Collapsed, Noted
 from gemkit.core.probe import Wanted
 from gemkit.core.tensors import Tensors, kept, total
 from gemkit.models.prepare import changes, describe
+from gemkit.models.signal import Signal, trace
 from gemkit.parts.fit import needs_training
 from gemkit.parts.recipe import Recipe
 from gemkit.parts.schedule import Freeze
 from gemkit.parts.scores import LearnedScores, Scores
 from gemkit.pruning.collapse import empty_layers, is_cut
 from gemkit.pruning.masked import MaskedNet
-from gemkit.pruning.signal import Signal, trace
 from gemkit.training.calibration import draw
 from gemkit.training.loop import RunContext
 from gemkit.training.plan import CollapsePolicy, Plan

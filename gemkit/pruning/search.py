@@ -11,10 +11,10 @@ from torch import nn
 from gemkit.core.errors import OptionError, some
 from gemkit.core.events import Noted
 from gemkit.core.limits import check_seed
-from gemkit.core.model_check import check_model, own_copy
 from gemkit.core.prunable import frozen_names
 from gemkit.core.tensors import Tensors, generator, kept, parameters_of, seeded
 from gemkit.data.source import Data
+from gemkit.models.check import check_model, own_copy
 from gemkit.parts.fit import check_fit, needs_training, regrows
 from gemkit.parts.now import Now
 from gemkit.parts.objective import CrossEntropy

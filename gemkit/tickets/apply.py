@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from gemkit.core.errors import some
-from gemkit.core.model_check import is_expanded
 from gemkit.core.tensors import Tensors
+from gemkit.models.check import is_expanded
 
 State = Mapping[str, Tensor]
 Ties = Sequence[Sequence[str]]

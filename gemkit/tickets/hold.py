@@ -22,9 +22,9 @@ from torch.optim.optimizer import (
 )
 
 from gemkit.core.errors import TicketError, some
-from gemkit.core.model_check import check_model, unwrapped
 from gemkit.core.tensors import Tensors, aligned
 from gemkit.core.warn import warn_user
+from gemkit.models.check import check_model, unwrapped
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """The integers with as many bytes as a number."""

@@ -13,10 +13,10 @@ from pydantic import JsonValue, ValidationError
 from torch import Tensor, nn
 
 from gemkit.core.errors import TicketError, some
-from gemkit.core.model_check import allocate_buffers_, check_model, unwrapped
 from gemkit.core.tensor_file import DTYPES, explain
 from gemkit.core.tensors import Tensors, kept, total
 from gemkit.core.text import escaped
+from gemkit.models.check import allocate_buffers_, check_model, unwrapped
 from gemkit.tickets import file as ticket_file
 from gemkit.tickets.apply import effective, misfits
 from gemkit.tickets.file import REPLACE_IT, Content

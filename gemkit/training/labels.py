@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from torch import Tensor, nn
 
 from gemkit.core.errors import DataError, ModelError
-from gemkit.core.model_check import try_outputs
 from gemkit.core.probe import no_output
 from gemkit.core.tensors import as_input
 from gemkit.data.source import Data
+from gemkit.models.check import try_outputs
 from gemkit.parts.objective import check_shapes
 from gemkit.training.task import Task
 

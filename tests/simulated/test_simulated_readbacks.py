@@ -7,8 +7,8 @@ from tiny import tiny_data, tiny_net
 from benchmarks import readbacks
 from gemkit import load_plugins
 from gemkit.core.tensors import counts, kept, names_where
+from gemkit.models.signal import trace
 from gemkit.pruning import collapse
-from gemkit.pruning.signal import trace
 from gemkit.testing import simulated
 from gemkit.training.trainer import Trainer
 

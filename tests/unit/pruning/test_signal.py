@@ -14,7 +14,7 @@ from gemkit.core.errors import CollapseError, ModelError, SignalError
 from gemkit.core.events import Collapsed, Noted
 from gemkit.models.custom import model_data
 from gemkit.models.prepare import changes
-from gemkit.pruning.signal import trace
+from gemkit.models.signal import trace
 from gemkit.report.pages import with_results
 from gemkit.runs.specs import recorded_model
 from gemkit.sanity.context import context_of
