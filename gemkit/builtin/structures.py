@@ -6,8 +6,6 @@ from math import ceil
 from pydantic import Field
 from torch import Tensor
 
-from gemkit.core.selection import Shares, keep_top, keep_top_unchecked
-from gemkit.core.tensors import Tensors
 from gemkit.parts.structure import Structure
 from gemkit.plugins.markers import hookimpl
 
@@ -21,25 +19,6 @@ class Weights(Structure):
     def fold(self, weight: Tensor) -> Tensor:
         """Return [1, N, 1]."""
         return weight.reshape(1, weight.numel(), 1)
-
-    def select(
-        self,
-        importance: Tensors,
-        alive: Tensors,
-        shares: Shares,
-        density: float,
-        *,
-        in_use: Tensors | None = None,
-        checked: bool = True,
-    ) -> Tensors:
-        """Keep exactly as many weights as the shares say."""
-        if checked or all(value.is_cpu for value in importance.values()):
-            return keep_top(importance, alive, shares, in_use=in_use)
-        return keep_top_unchecked(importance, alive, shares)
-
-    def grow(self, importance: Tensors, alive: Tensors, shares: Shares, density: float) -> Tensors:
-        """Choose exactly as many weights as the shares say."""
-        return keep_top(importance, {name: ~mask.bool() for name, mask in alive.items()}, shares)
 
 
 class Rows(Structure):

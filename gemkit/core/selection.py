@@ -39,15 +39,24 @@ def never_traced(function: Function) -> Function:
 @never_traced
 @torch.no_grad()
 def keep_top(
-    importance: Tensors, alive: Tensors, shares: Shares, *, in_use: Tensors | None = None
+    importance: Tensors,
+    alive: Tensors,
+    shares: Shares,
+    *,
+    in_use: Tensors | None = None,
+    checked: bool = True,
 ) -> Tensors:
     """Keep the most important living weights of each group: boolean masks with exact counts.
 
     Equals a stable sort of the group's living weights by falling importance, cut after `count`:
     ties go to the lowest position (C order within a tensor, tensors in the group's order). What
     is not alive (boolean, or 0/1 of any type) never comes back and may have any importance. With
-    `in_use`, the current mask, refuse what `refuse_ties` refuses.
+    `in_use`, the current mask, refuse what `refuse_ties` refuses. Without `checked`, nothing is
+    read back from a device, and its importance must be finite.
     """
+    on_cpu = all(value.is_cpu for value in importance.values())
+    if not checked and not on_cpu:
+        return keep_top_unchecked(importance, alive, shares)
     if sorted(chain.from_iterable(shares)) != sorted(importance):
         raise ValueError(f"shares {list(shares)} must name every layer of {list(importance)} once")
     living = counts(alive)
@@ -57,7 +66,7 @@ def keep_top(
             raise ValueError(f"asked to keep {count} of the {present} alive weights of {group}")
     importance = {name: rankable(name, value) for name, value in importance.items()}
     unfit = overflowing(importance, living)
-    if all(value.is_cpu for value in importance.values()):
+    if on_cpu:
         (odd,) = names_where(unfit)
         refuse_not_finite(odd, importance, alive)
         unfit = {}

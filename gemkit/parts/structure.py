@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from gemkit.core.selection import Shares, refuse_ties
+from gemkit.core.selection import Shares, keep_top, refuse_ties
 from gemkit.core.tensors import Tensors
 from gemkit.core.units import check_groups, keep_units, living_values, units_of
 from gemkit.parts.part import Part
@@ -23,7 +23,7 @@ class Structure(Part):
     """
 
     plain: ClassVar[bool] = False
-    """Whether it prunes single weights: unstructured pruning."""
+    """Whether it prunes single weights in one pool, with exact counts: unstructured pruning."""
 
     spares_output: ClassVar[bool] = False
     """Whether the last prunable layer is left out: whole units of it would be whole outputs."""
@@ -55,6 +55,8 @@ class Structure(Part):
         With `in_use`, the current mask, a selection among equals is refused (see `refuse_ties`).
         Without `checked`, nothing is read back from the device, and importance must be finite.
         """
+        if self.plain:
+            return keep_top(importance, alive, shares, in_use=in_use, checked=checked)
         per_pool = partial(self.units_of, density)
         masks = keep_units(importance, alive, shares, self.fold, per_pool, checked=checked)
         if in_use is not None:
@@ -69,6 +71,8 @@ class Structure(Part):
         Pools that lost more get more back, so that all keep the same number.
         """
         dead = {name: ~mask.bool() for name, mask in alive.items()}
+        if self.plain:
+            return keep_top(importance, dead, shares)
         per_pool = partial(self.units_of, density)
         return keep_units(importance, dead, shares, self.fold, per_pool, beside=alive)
 
