@@ -1,4 +1,4 @@
-"""Objectives: what training minimizes, and which metric tells how good a network is."""
+"""Objectives: what training minimizes, and the metric that goes with it."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence

@@ -74,7 +74,7 @@ _BOUNDS = {
 
 def _limits(metadata: Iterable[Any]) -> Fields:
     single: list[Any] = []
-    for one in metadata:  # an interval, for example, stands for two bounds
+    for one in metadata:  # an interval, for example, is two bounds
         single += one if isinstance(one, bound.GroupedMetadata) else [one]
     limits = {
         key: getattr(constraint, key)

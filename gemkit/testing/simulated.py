@@ -1,4 +1,4 @@
-"""A simulated accelerator: a torch device whose tensors lie on the host, and which is watched.
+"""A simulated accelerator: a torch device in host memory, whose operations are recorded.
 
     device = install()
     with watched() as seen:
@@ -34,7 +34,7 @@ _SETUP: Any = getattr(backend_registration, "_setup_privateuseone_for_python_bac
 AVAILABLE = _SETUP is not None
 """Whether this torch takes a device that is written in Python."""
 _LIBRARIES: list[Any] = []
-"""Kept, because torch forgets what belongs to a library that is gone."""
+"""Kept alive: torch removes the functions of a library that is deleted."""
 
 
 @cache
@@ -59,14 +59,14 @@ def fabric() -> Fabric:
 
 
 class _Accelerator(CPUAccelerator):
-    """What Lightning asks of a device."""
+    """The device as Lightning needs it."""
 
     def setup_device(self, device: torch.device) -> None:
         """Accept the device: there is nothing to set up."""
 
 
 class _Module:
-    """What torch asks of a device; its random numbers are those of the host."""
+    """The device module that torch needs; its random numbers are those of the host."""
 
     def is_initialized(self) -> bool:
         return True

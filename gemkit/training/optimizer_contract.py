@@ -100,7 +100,7 @@ def _random_numbers(device: torch.device) -> list[object]:
     return [*own, *(state.tolist() for state in states)]
 
 
-def _remembers_other_things(trial: _Trial) -> bool:
+def _has_other_state(trial: _Trial) -> bool:
     found: list[bool] = []
 
     def inspect(
@@ -213,7 +213,7 @@ def _equal(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
 
 RULES: dict[str, Callable[[_Trial], bool]] = {
     "it draws global random numbers": _draws_random_numbers,
-    "it remembers more than tensors and numbers of each weight": _remembers_other_things,
+    "its state holds more than tensors and numbers of each weight": _has_other_state,
     "the step of a weight depends on other weights": _couples_weights,
     "it moves weights that have no gradient": _moves_pruned_weights,
     "it ignores what is written into the weights between two steps": _ignores_writes,

@@ -22,7 +22,7 @@ FROM_TIMM = (
 _COUPLED = "the step of a weight depends on other weights, pruned ones included"
 _RANDOM = "it draws global random numbers, and the step of a weight depends on other weights"
 _COPIES = "it keeps a copy of the weights and ignores what masks and rewinding write into them"
-_UNSAVED = "it counts steps outside of what it remembers of each weight, which is all that is saved"
+_UNSAVED = "it counts steps outside the state of each weight, which is all that is saved"
 _MORE = "it needs more than one gradient per step: a closure, or second derivatives"
 _FOREIGN = "it needs CUDA and a library that gemkit does not install"
 
@@ -58,4 +58,4 @@ def check_name(name: str) -> None:
     if reason:
         raise ValueError(f"{reason}; use sgd, adam, adamw, lion or another that docs/runs.md lists")
     known = did_you_mean(name, [*NATIVE, *FROM_TIMM])
-    raise ValueError(f"gemkit knows no optimizer of this name{known}")
+    raise ValueError(f"there is no optimizer of this name{known}")

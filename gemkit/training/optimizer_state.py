@@ -63,7 +63,7 @@ def _matching(saved: object, like: StateDict, parameter: nn.Parameter) -> StateD
     }
     plain = {name: value for name, value in like.items() if name not in tensors}
     if not isinstance(saved, Mapping):
-        raise CheckpointError("what an optimizer remembers is saved as something else")
+        raise CheckpointError("the state of a parameter is not saved as a table")
     for name, value in plain.items():
         if type(saved.get(name)) is not type(value):
             raise CheckpointError(f"'{name}' is saved with another type than it has")

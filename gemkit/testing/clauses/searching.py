@@ -1,4 +1,4 @@
-"""The contract of whatever plays a role: a search with it ends in a ticket, the same every time."""
+"""The contract of every role: a search with the part ends in a ticket, the same every time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of state: a part remembers in tensors that are saved with the run, and nowhere else.
+"""The contract of state: a part keeps it in tensors that are saved with the run, nowhere else.
 
 A search that is killed and resumed is in `gemkit.testing.clauses.resuming`.
 """
@@ -23,7 +23,7 @@ from gemkit.testing.watch import State, copied, no_global_randomness, same, unch
 PLAIN = re.compile(r"[A-Za-z_][\w.]*", re.ASCII)
 
 
-def remembers(part: Part) -> bool:
+def has_state(part: Part) -> bool:
     """Whether a part has a state. One that cannot say so is tried."""
     try:
         return bool(part.init_state(Layers().values()))
@@ -36,7 +36,7 @@ def weights(part: Part, device: torch.device) -> st.SearchStrategy[Layers]:
     return layers(("drawn",), device)
 
 
-@clause(Part, weights, on_devices=True, applies=remembers)
+@clause(Part, weights, on_devices=True, applies=has_state)
 def the_first_state_is_tensors_by_name(part: Part, case: Layers) -> None:
     """`init_state` of regularizers and objectives returns tensors by plain names.
 
@@ -54,7 +54,7 @@ def the_first_state_is_tensors_by_name(part: Part, case: Layers) -> None:
     require(served, "only regularizers and objectives are handed their state; this part never is")
 
 
-@clause(Part, weights, applies=remembers)
+@clause(Part, weights, applies=has_state)
 def the_same_weights_give_the_same_first_state(part: Part, case: Layers) -> None:
     """`init_state` is a plain function of the weights, and returns new tensors every time."""
     own = case.values()

@@ -177,7 +177,7 @@ BROKEN = {
     "it draws global random numbers": [
         *(DrawsFromTorch, DrawsFromNumpy, DrawsFromPython, DrawsInVain),
     ],
-    "it remembers more than tensors and numbers of each weight": [
+    "its state holds more than tensors and numbers of each weight": [
         *(RemembersText, RemembersRows, RemembersBesideParameters),
     ],
     "the step of a weight depends on other weights": [Normalized, NormalizedOverTensors, ByItsSize],
@@ -246,8 +246,8 @@ def test_a_trial_leaves_no_trace():
         ("lookahead_adamw", "keeps a copy of the weights"),
         ("adan", "counts steps outside"),
         ("bnbadam", "needs CUDA"),
-        ("lyon", "knows no optimizer of this name; did you mean 'lion'"),
-        ("", "knows no optimizer"),
+        ("lyon", "there is no optimizer of this name; did you mean 'lion'"),
+        ("", "there is no optimizer"),
         (3, "give a name or, from Python, a function"),
         ("x" * 600, "give a name"),
     ],
