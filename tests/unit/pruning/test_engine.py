@@ -280,6 +280,26 @@ def test_an_empty_layer_is_only_told_under_warn():
     assert told[0] == ("8.weight",)
 
 
+def test_a_collapse_stops_the_search_at_the_freeze_that_causes_it():
+    events, model = [], tiny_net()
+    with torch.no_grad():
+        model[-1].weight.mul_(1e-6)
+    recipe = load_plugins().recipe("magnitude", parts={"schedule": "linear"})
+    plan = Plan(epochs=6, batch_size=16, lr=1e-9)
+    with pytest.raises(CollapseError, match=r"8\.weight' lost every weight"):
+        search(
+            recipe,
+            model,
+            tiny_data(),
+            density=0.3,
+            plan=plan,
+            runtime=CPU,
+            observers=[events.append],
+        )
+    assert isinstance(events[-1], Froze)
+    assert events[-1].target > 0.3, "more freezes were planned"
+
+
 def test_keep_one_saves_the_best_weight_of_an_empty_layer_at_the_same_count():
     ticket = collapse_half("keep-one", [])
     assert kept({"": ticket.mask["8.weight"]}) == 1
