@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gemkit.api import evaluate, finetune, importance, search, select
+    from gemkit.api import evaluate, finetune, search
     from gemkit.compaction import compact
     from gemkit.core.errors import GemkitError, GemkitWarning
     from gemkit.core.probe import Probe, Wanted
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from gemkit.plugins.loader import load_plugins
     from gemkit.plugins.markers import hookimpl
     from gemkit.plugins.registry import Registry
+    from gemkit.ranking import importance, select
     from gemkit.runs.config import RunConfig, RunSettings
     from gemkit.runs.progress import Progress
     from gemkit.runs.read_config import load_config
@@ -50,9 +51,7 @@ _HOMES = {
     "gemkit.api": (
         "evaluate",
         "finetune",
-        "importance",
         "search",
-        "select",
     ),
     "gemkit.compaction": ("compact",),
     "gemkit.core.errors": (
@@ -97,6 +96,10 @@ _HOMES = {
     "gemkit.plugins.markers": ("hookimpl",),
     "gemkit.plugins.registry": ("Registry",),
     "gemkit.models.prepare": ("prepare",),
+    "gemkit.ranking": (
+        "importance",
+        "select",
+    ),
     "gemkit.runs.config": (
         "RunConfig",
         "RunSettings",

@@ -39,7 +39,7 @@ ROWS = [
     ["sanity"],
     ["plugins.hookspecs"],
     ["runs.config", "runs.read_config", "runs.__init__", "presets", "plugins"],
-    ["report.progress", "report.__init__", "api"],
+    ["report.progress", "report.__init__", "ranking", "api"],
     ["testing", "report", "study"],
     ["runs"],
     ["reproduce"],
