@@ -17,7 +17,8 @@ from gemkit.core.atomic_io import open_plain
 from gemkit.core.errors import DataError
 from gemkit.data.decode import decode_batches
 from gemkit.data.sampler import EpochSampler, SampledBatch
-from gemkit.data.source import Pair, scale_and_shift, transform
+from gemkit.data.source import Pair
+from gemkit.data.tensor_source import scale_and_shift, transform
 
 _CPU = torch.device("cpu")
 _SAMPLE = 256

@@ -23,6 +23,7 @@ ROWS = [
         "data.splits",
         "data.augment",
         "data.sampler",
+        "data.tensor_source",
         "data.__init__",
         "models.check",
         "models.prepare",
