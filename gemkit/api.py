@@ -7,6 +7,7 @@ from lightning_fabric import Fabric
 from torch import nn
 
 from gemkit.compaction import finetune as train_ticket
+from gemkit.data.given import check_data
 from gemkit.data.source import Data
 from gemkit.models.check import check_model
 from gemkit.models.prepare import prepare as prepared
@@ -50,7 +51,8 @@ def search(
     Args:
         recipe: a recipe, or the name of a registered pruner such as `"gem_miner"`.
         model: any `nn.Module` that maps inputs to logits or values; it is not changed.
-        data: the data, for example `Data.of_tensors(train=(x, y), test=(x, y))`.
+        data: the data: `Data.of_tensors(train=(x, y), test=(x, y))`, `Data.of_datasets` or
+            `Data.of_loaders`.
         density: the fraction of prunable weights to keep, or a text such as `"5%"`.
         epochs: how long to search; overrides `plan.epochs`. One-shot pruners do not train, and
             iterative ones train every round that long.
@@ -74,6 +76,7 @@ def search(
         progress: show a bar on a terminal or in a notebook. Warnings are issued in any case, as
             `gemkit.GemkitWarning`.
     """
+    data = check_data(data)
     registry = usual_registry()
     task = task_from(registry, objective, metric)
     if prepare:
@@ -143,7 +146,7 @@ def finetune(
         return train_ticket(
             ticket,
             model,
-            data,
+            check_data(data),
             epochs=epochs,
             plan=plan,
             seed=seed,
@@ -173,5 +176,5 @@ def evaluate(
     """
     task = task_of(ticket.info, usual_registry(), objective, metric)
     return finetuning.evaluate(
-        ticket, model, data, split=split, runtime=runtime, fabric=fabric, task=task
+        ticket, model, check_data(data), split=split, runtime=runtime, fabric=fabric, task=task
     )

@@ -1,7 +1,7 @@
 """Importance of weights, and masks of the most important ones, without a search."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -13,6 +13,8 @@ from gemkit.core.probe import Batch, Probe, cross_entropy
 from gemkit.core.prunable import prunable_names
 from gemkit.core.selection import keep_top
 from gemkit.core.tensors import Tensors, as_input, generator, is_index, parameters_of
+from gemkit.data.batch import Split, as_batch
+from gemkit.data.source import Data
 from gemkit.models.check import check_model, try_outputs
 from gemkit.parts.allocation import Allocation
 from gemkit.parts.scores import LearnedScores, Scores
@@ -24,13 +26,14 @@ from gemkit.training.task import ObjectiveSpec, task_from
 def importance(
     scores: Scores | str,
     model: nn.Module,
-    batches: Sequence[Batch],
+    batches: Iterable[Any],
     *,
     alive: Tensors | None = None,
     density: float | str = 0.05,
     seed: int = 0,
     prune_frozen: bool = False,
     objective: ObjectiveSpec | None = None,
+    split: Split | None = None,
     **fields: Any,  # noqa: ANN401 - the options of whatever part is named
 ) -> Tensors:
     """Return the importance of every prunable weight of a model; higher means keep.
@@ -39,12 +42,14 @@ def importance(
         scores: a measured score, or its registered name with `fields` as its options. Learned
             scores are refused: before a search they are random.
         model: any `nn.Module`; it is not changed.
-        batches: (images, labels) pairs, all of which are used, in order.
+        batches: pairs of inputs and targets, such as a list of them or a DataLoader. All are used,
+            in order, and held in memory: `itertools.islice(loader, 2)` takes two.
         alive: masks of the alive weights; the others count as zero.
         density: the target density, for the few scores that depend on it.
         seed: for scores that draw random numbers.
         prune_frozen: also measure frozen weights (`requires_grad=False`).
         objective: the loss that scores are measured by, as in `search`; cross-entropy by default.
+        split: a function of a batch that returns inputs and targets, if it is no such pair.
         fields: options of the part when it is given by name.
     """
     if isinstance(scores, str):
@@ -59,6 +64,7 @@ def importance(
             "about the network; use gemkit.search, or measured scores"
         )
     model = check_model(model)
+    batches = _as_batches(batches, split)
     parameters = parameters_of(model, prunable_names(model, frozen=prune_frozen))
     dense = {name: parameter.detach() for name, parameter in parameters.items()}
     masks = _all_alive(dense, alive)
@@ -110,6 +116,20 @@ def select(
     masks = _all_alive(importance, alive)
     shares = allocation.keep(importance, masks, density)
     return keep_top(importance, masks, shares, in_use=None if allow_ties else masks)
+
+
+def _as_batches(batches: Iterable[Any], split: Split | None) -> list[Batch]:
+    """Return batches as pairs of tensors."""
+    if isinstance(batches, Data):
+        raise DataError(
+            "give batches, such as itertools.islice(data.train.batches(64, seed=0), 1), not Data"
+        )
+    if not isinstance(batches, Iterable) or isinstance(batches, str | Mapping | Tensor):
+        raise DataError(
+            f"batches is a {type(batches).__name__}; give pairs of inputs and targets, in a list "
+            "or a DataLoader"
+        )
+    return [as_batch(own, split, f"batch {number}") for number, own in enumerate(batches)]
 
 
 def _class_loss(outputs: Tensor, batch: Batch) -> Tensor:

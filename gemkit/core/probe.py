@@ -17,6 +17,9 @@ from gemkit.core.text import number_of
 Batch = tuple[Tensor, Tensor]
 """Images and their labels, on the device of the network."""
 
+IGNORED = -100
+"""In maps of classes, the label of a place that does not count: that of torch's losses."""
+
 
 def cross_entropy(outputs: Tensor, batch: Batch) -> Tensor:
     """Return the mean cross-entropy of a batch."""
@@ -137,10 +140,8 @@ class Probe:
         try:
             return self.objective(logits / temperature if self.classes else logits, batch)
         except IndexError as error:  # raised on the CPU, where checking costs nothing
-            if not self.classes or logits.ndim < 2:
-                raise
             where = f"batch {turn % len(self.batches)}"
-            raise no_output(where, int(labels.max()), logits.shape[1]) from error
+            raise unless_a_label(error, labels, logits, where) from error
 
     def gradient(
         self,
@@ -200,3 +201,13 @@ def no_output(where: str, label: int, outputs: int) -> DataError:
         f"labels 0 to {outputs - 1}; make it a network for "
         f"{number_of(label + 1, 'class', 'classes')}, or count the labels from 0"
     )
+
+
+def unless_a_label(
+    error: IndexError, labels: Tensor, outputs: Tensor, where: str = "a batch"
+) -> Exception:
+    """Return the error of a loss, or a better one if the network has no output for a label."""
+    known = labels.dtype == torch.int64 and outputs.ndim > 1 and labels.numel() > 0
+    if known and (highest := int(labels.max())) >= outputs.shape[1]:
+        return no_output(where, highest, outputs.shape[1])
+    return error

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from gemkit.core.probe import IGNORED
 from gemkit.core.text import number_of
 
 
@@ -34,12 +35,12 @@ def problems_of(
             f"labels must be int64, and other targets float or bool, not {labels.dtype}",
         ),
         (
-            list(labels.shape) == [count] if labels.dtype == torch.int64 else _fits(labels, count),
+            _fits(labels, count),
             f"for {number_of(count, 'image')} give {number_of(count, 'label')}, not labels of "
             f"shape {list(labels.shape)}; several for each are bool or float",
         ),
         (
-            labels.dtype != torch.int64 or bool((labels >= 0).all()),
+            not has_negative(labels),
             "labels count from 0, and some are negative",
         ),
         (
@@ -62,5 +63,15 @@ def problems_of(
 
 
 def _fits(targets: Tensor, count: int) -> bool:
-    """Whether there are targets for so many samples."""
-    return list(targets.shape[:1]) == [count] and 0 not in targets.shape
+    """Whether there are targets for so many samples: labels, or maps of them, or others."""
+    if list(targets.shape[:1]) != [count] or 0 in targets.shape:
+        return False
+    return targets.dtype != torch.int64 or targets.ndim == 1 or targets[0].numel() > 1
+
+
+def has_negative(targets: Tensor) -> bool:
+    """Whether there are negative labels; in maps of them, -100 marks what does not count."""
+    if targets.dtype != torch.int64:
+        return False
+    wrong = targets < 0 if targets.ndim == 1 else (targets < 0) & (targets != IGNORED)
+    return bool(wrong.any())

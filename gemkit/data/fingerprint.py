@@ -1,8 +1,9 @@
 """Fingerprints of data sets, so that resumed runs and sanity checks use the original data.
 
 Images in memory are hashed completely. Of image files, the relative names, the sizes and the
-content of a sample are hashed (see `file_source.files_digest`). Of a source without a method
-`digest`, the first images are hashed.
+content of a sample are hashed (see `file_source.files_digest`). Of a stream, the first batch is
+hashed if it is always the same, and number formats and shapes otherwise. Of any other source
+without a method `digest`, the first images are hashed.
 
 A fingerprint does not detect files outside the sample that changed without changing size, changes
 in decoding, normalisation and augmentation, or data that change during a run. Location and
@@ -30,6 +31,7 @@ SPLITS = {"train": "training", "validation": "validation", "test": "test"}
 class _Source(Protocol):
     """What a fingerprint needs of a `gemkit.data.source.Source`."""
 
+    def __len__(self) -> int: ...
     def targets(self) -> Tensor: ...
     def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]: ...
     def to(self, device: torch.device) -> "_Source": ...
@@ -102,14 +104,15 @@ def fingerprint_of(
 
 
 def _split_fingerprint(source: _Source) -> SplitFingerprint:
-    labels = source.targets()
     digest = getattr(source, "digest", None)
     if digest is None:
         first, _ = next(iter(source.to(torch.device("cpu")).batches(_FIRST)))
         images = tensor_digest(first)
     else:
         images = digest()
-    return SplitFingerprint(count=len(labels), images=images, labels=tensor_digest(labels))
+    of_targets = getattr(source, "targets_digest", None)
+    labels = of_targets() if of_targets else tensor_digest(source.targets())
+    return SplitFingerprint(count=len(source), images=images, labels=labels)
 
 
 def tensor_digest(tensor: Tensor) -> str:

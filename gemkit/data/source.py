@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from gemkit.core.errors import DataError
-from gemkit.core.tensors import is_index
 from gemkit.core.text import number_of
+from gemkit.data.batch import Split
 from gemkit.data.fingerprint import SPLITS, Fingerprint, fingerprint_of
+from gemkit.data.objects import dataset_sources, loader_sources
+from gemkit.data.readers import Collate
 from gemkit.data.splits import channel_statistics, split_stratified, strata
+from gemkit.data.stream import StreamSource
 from gemkit.data.tensor_source import TensorSource, as_tensors, make_source
 
-__all__ = ["Data", "Pair", "Source", "TensorSource", "channel_statistics", "split_stratified"]
+__all__ = [
+    "Data",
+    "Pair",
+    "Source",
+    "StreamSource",
+    "TensorSource",
+    "channel_statistics",
+    "size_of_batches",
+    "split_stratified",
+]
 
 Pair = tuple[Tensor, Tensor]
 """Inputs and their targets, for example images and labels."""
@@ -57,8 +69,16 @@ class Source(Protocol):
         ...
 
     def targets(self) -> Tensor:
-        """Return the target of every sample, in order: the number of a class, or others."""
+        """Return the target of every sample, in order: the number of a class, or others.
+
+        A source that does not hold them returns those of its first batch.
+        """
         ...
+
+
+def size_of_batches(source: Source, size: int) -> int:
+    """Return the size of batches: the asked one, unless a loader makes its own."""
+    return getattr(source, "own_size", None) or size
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -70,7 +90,7 @@ class Data:
     validation: Source
     test: Source
     classes: int | None
-    """The number of classes; None where targets are others, such as several labels or values."""
+    """The number of classes; None where targets are others, or a stream does not tell it."""
     shape: tuple[int, ...]
     """The shape of one input."""
     class_names: tuple[str, ...] = ()
@@ -98,7 +118,14 @@ class Data:
         sources = {split: getattr(self, split) for split in SPLITS}
         return fingerprint_of(self.classes, self.class_names, sources)
 
+    @property
+    def has_classes(self) -> bool:
+        """Whether targets are the numbers of classes."""
+        return self.classes is not None or self.train.targets().dtype == torch.int64
+
     def _classes(self) -> str:
+        if self.classes is None and self.has_classes:
+            return "labels of classes"
         if self.classes is None:
             shape = "×".join(map(str, self.train.targets().shape[1:]))
             return f"targets of {shape}" if shape else "a target"
@@ -107,7 +134,7 @@ class Data:
     @property
     def indices(self) -> bool:
         """Whether inputs are indices, such as tokens, rather than values."""
-        return isinstance(self.train, TensorSource) and is_index(self.train.images)
+        return bool(getattr(self.train, "are_indices", False))
 
     def blank(self, count: int) -> Tensor:
         """Return so many inputs of zeros."""
@@ -162,3 +189,70 @@ class Data:
             classes = 1 + max(int(labels.max()) for _, labels in pairs.values())
         shape = shapes["train"]
         return cls(name=name, **sources, classes=classes, shape=shape, class_names=class_names)
+
+    @classmethod
+    def of_datasets(
+        cls,
+        *,
+        train: Any,  # noqa: ANN401 - anything with __len__ and __getitem__
+        test: Any,  # noqa: ANN401
+        validation: Any = None,  # noqa: ANN401
+        split: Split | None = None,
+        collate: Collate | None = None,
+        workers: int = 0,
+        classes: int | None = None,
+        class_names: tuple[str, ...] = (),
+        name: str = "custom",
+    ) -> Data:
+        """Make a data set from map-style data sets, whose samples are fetched batch by batch.
+
+        Args:
+            train: samples by number, such as a `torch.utils.data.Dataset` or one of Hugging Face.
+            test: the same for testing.
+            validation: the same for validation; without it, a tenth of train is held out.
+            split: a function of a batch that returns inputs and targets, if it is no such pair.
+            collate: makes a batch of a list of samples, as `collate_fn` of a DataLoader.
+            workers: processes that fetch; 0 fetches in this one.
+            classes: the number of classes, to check every label.
+            class_names: these only matter for the fingerprint.
+            name: the name in messages.
+        """
+        given = {"train": train, "test": test, "validation": validation}
+        sources = dataset_sources(
+            name, given, split=split, collate=collate, workers=workers, classes=classes
+        )
+        return cls(name, **sources, classes=classes, shape=_shape(sources), class_names=class_names)
+
+    @classmethod
+    def of_loaders(
+        cls,
+        *,
+        train: Iterable[Any],
+        test: Iterable[Any],
+        validation: Iterable[Any] | None = None,
+        split: Split | None = None,
+        steps: int | None = None,
+        classes: int | None = None,
+        class_names: tuple[str, ...] = (),
+        name: str = "custom",
+    ) -> Data:
+        """Make a data set from DataLoaders, or other iterables of batches that begin again.
+
+        Args:
+            train: batches of inputs and targets; they are used as they come, whatever
+                `Plan.batch_size` is.
+            test: the same for testing.
+            validation: the same for validation, which must be given: a loader cannot be divided.
+            split: a function of a batch that returns inputs and targets, if it is no such pair.
+            steps: the batches of train in an epoch, if the loader has no length or does not end.
+            classes: the number of classes, to check every label.
+            class_names: these only matter for the fingerprint.
+            name: the name in messages.
+        """
+        given = {"train": train, "validation": validation, "test": test}
+        sources = loader_sources(name, given, split=split, steps=steps, classes=classes)
+        return cls(name, **sources, classes=classes, shape=_shape(sources), class_names=class_names)
+
+
+def _shape(sources: dict[str, StreamSource]) -> tuple[int, ...]:
+    return tuple(sources["train"].first[0].shape[1:])

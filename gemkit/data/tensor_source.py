@@ -71,6 +71,11 @@ class TensorSource:
         """Return the target of every sample, in order."""
         return self.labels
 
+    @property
+    def are_indices(self) -> bool:
+        """Whether inputs are indices, such as tokens, rather than values."""
+        return is_index(self.images)
+
     def digest(self) -> str:
         """Return the hash of the images for a fingerprint."""
         return self.mark or tensor_digest(self.images)

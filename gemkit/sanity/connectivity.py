@@ -18,6 +18,7 @@ from torch import nn
 from gemkit.core.errors import CheckError
 from gemkit.core.limits import MAX_SEED
 from gemkit.core.tensors import as_input
+from gemkit.data.source import size_of_batches
 from gemkit.plugins.markers import hookimpl
 from gemkit.sanity.measurement import Measurement
 
@@ -139,7 +140,7 @@ def with_own_statistics(ticket: Ticket, context: CheckContext) -> Ticket:
     like = next(model.parameters())
     size, source = context.finetune_plan.batch_size, context.data.train.to(fabric.device)
     # A smaller last batch would count as much as a whole one.
-    whole = max(1, len(source) // size)
+    whole = max(1, len(source) // size_of_batches(source, size))
     for images, _ in islice(source.batches(size, seed=context.seed), whole):
         module(as_input(images, like))
     buffers = {name for name, _ in model.named_buffers(remove_duplicate=False)}

@@ -6,7 +6,7 @@ import torch
 
 from gemkit.core.probe import Batch, Wanted
 from gemkit.data.sampler import shuffled
-from gemkit.data.source import Source, TensorSource
+from gemkit.data.source import Source, StreamSource, TensorSource, size_of_batches
 
 
 def draw(
@@ -14,14 +14,20 @@ def draw(
 ) -> list[Batch]:
     """Draw the batches that a score asks for; every `turn` gives other samples.
 
-    If targets are not `classes`, batches are never balanced. The last, smaller batch of an epoch is
-    left out: the batch statistics of a few samples would count as much as those of a full batch.
+    If targets are not `classes`, or not all known in advance, batches are never balanced. The last,
+    smaller batch of an epoch is left out: the batch statistics of a few samples would count as much
+    as those of a full batch.
     """
-    if wanted.per_class is not None and classes:
+    if wanted.per_class is not None and classes and _are_known(source):
         return _split(_balanced(source, wanted.per_class, size, seed, turn), wanted.batches)
-    whole = max(1, len(source) // size)
+    whole = max(1, len(source) // size_of_batches(source, size))
     epochs = (islice(source.batches(size, seed=seed, epoch=epoch), whole) for epoch in count(turn))
     return list(islice(chain.from_iterable(epochs), wanted.batches))
+
+
+def _are_known(source: Source) -> bool:
+    """Whether a source knows the class of every sample."""
+    return not isinstance(source, StreamSource) and source.targets().ndim == 1
 
 
 def _balanced(source: Source, per_class: int, size: int, seed: int, turn: int) -> Batch:

@@ -15,7 +15,7 @@ from gemkit.core.state import StateDict, Stateful, checked_count
 from gemkit.core.tensors import Tensors, density_of
 from gemkit.core.text import number_of
 from gemkit.data.fingerprint import Fingerprint, check_same
-from gemkit.data.source import Data, Source
+from gemkit.data.source import Data, Source, size_of_batches
 from gemkit.training.checkpointer import Checkpointer
 from gemkit.training.device import make_fabric
 from gemkit.training.evaluation import measure
@@ -42,6 +42,7 @@ def steps_in_epoch(source: Source, size: int, world: int) -> int:
     A last batch too small to give every process two images, which batch statistics need, is left
     out.
     """
+    size = size_of_batches(source, size)
     return max(1, source.steps(size) - (0 < len(source) % size < 2 * world))
 
 
@@ -142,8 +143,16 @@ class TrainLoop:
         )
         self._planned = sum(map(len, segments))
         context.emit(PhaseStarted(context.name, epochs=sum(ends), steps=self._planned, view=view))
+        self._note_batch_size()
         trainer.module.train()
         self._began = time.perf_counter()
+
+    def _note_batch_size(self) -> None:
+        """Note that a given batch size has no effect, where a loader makes its own batches."""
+        size, own = self.trainer.plan.batch_size, size_of_batches(self.context.data.train, 0)
+        if own and size not in (own, Plan.model_fields["batch_size"].default):
+            sentence = f"batch_size = {size} has no effect: the loader makes batches of {own}"
+            self.context.emit(Noted(sentence))
 
     def set_clock(self, step: int) -> None:
         """Continue as after this many steps: with that learning rate and those batches."""

@@ -66,12 +66,16 @@ class Task:
 
     def has_classes(self, data: Data) -> bool:
         """Whether the targets are the numbers of classes."""
-        return data.classes is not None and self.objective.targets in ("classes", "any")
+        return data.has_classes and self.objective.targets in ("classes", "any")
 
     def outputs(self, data: Data) -> int:
         """Return how many outputs a network needs: one for each class, label or value."""
         if self.has_classes(data):
-            assert data.classes is not None
+            if data.classes is None:
+                raise DataError(
+                    f"data set '{data.name}' does not tell how many classes there are; give "
+                    "classes= where it is made"
+                )
             return data.classes
         return max(1, data.train.targets()[:1].numel())
 
@@ -79,14 +83,14 @@ class Task:
         """Refuse targets that objective and metric are not for."""
         own: dict[str, Objective | Metric] = {"objective": self.objective, "metric": self.metric}
         for kind, part in own.items():
-            if part.targets == "classes" and data.classes is None:
+            if part.targets == "classes" and not data.has_classes:
                 found = str(data.train.targets().dtype).removeprefix("torch.")
                 raise DataError(
                     f"{kind} '{part.name}' is for classes, and the targets of '{data.name}' are "
                     f"{found}: choose an objective for them, such as 'mse' for values or 'binary' "
                     "for several labels, or give the number of every sample's class as int64"
                 )
-            if part.targets == "values" and data.classes is not None:
+            if part.targets == "values" and data.has_classes:
                 raise DataError(
                     f"{kind} '{part.name}' is for values, and the targets of '{data.name}' are the "
                     "numbers of classes: give float targets, or choose an objective for classes"

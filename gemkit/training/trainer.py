@@ -10,7 +10,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torchmetrics import MeanMetric
 
-from gemkit.core.probe import Batch
+from gemkit.core.probe import Batch, unless_a_label
 from gemkit.core.state import StateDict, checked_tensors
 from gemkit.core.tensors import Tensors, is_index
 from gemkit.parts.objective import CrossEntropy, Objective
@@ -111,7 +111,10 @@ class Trainer:
         """Return the loss of a batch."""
         outputs = self.module(images)
         now = replace(self.net.now, state=self._objective_state, dense=self._dense)
-        return self.objective.loss(outputs, (images, labels), now)
+        try:
+            return self.objective.loss(outputs, (images, labels), now)
+        except IndexError as error:  # a stream does not know all its labels before
+            raise unless_a_label(error, labels, outputs) from error
 
     def _dense(self, images: Tensor) -> Tensor:
         """Compute the outputs of the dense network, in the precision of training."""
