@@ -103,12 +103,13 @@ class RandomLabels(CorruptedData):
     def corrupt(
         self, train: TensorSource, classes: int | None, rng: torch.Generator
     ) -> TensorSource:
-        """Draw every label from all classes, or shuffle targets."""
+        """Draw every label from all classes, but those that do not count, or shuffle targets."""
         if classes is None:
             order = torch.randperm(len(train), generator=rng).to(train.labels.device)
             return replace(train, labels=train.labels[order])
         labels = torch.randint(0, classes, train.labels.shape, generator=rng)
-        return replace(train, labels=labels.to(train.labels.device))
+        labels = labels.to(train.labels.device).where(train.labels >= 0, train.labels)
+        return replace(train, labels=labels)
 
 
 class ShuffledPixels(CorruptedData):

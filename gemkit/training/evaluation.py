@@ -8,7 +8,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from gemkit.core.errors import TrainingError
-from gemkit.core.probe import in_mode
+from gemkit.core.probe import IGNORED, in_mode
 from gemkit.core.tensors import as_input
 from gemkit.data.source import Source
 from gemkit.training.metrics import LOSS
@@ -27,15 +27,26 @@ def measure(module: nn.Module, source: Source, fabric: Fabric, task: Task) -> fl
         ):
             outputs: Tensor = module(as_input(inputs, like))
             if meter is None:
-                meter = metric.make(outputs.shape[1] if outputs.ndim > 1 else 1).to(fabric.device)
+                meter = metric.meter(outputs, targets)
             if metric.name != LOSS:
                 meter.update(*metric.prepared(outputs, targets))
             elif len(targets):  # the share of a process may be empty
-                meter.update(loss(outputs, (inputs, targets)), weight=len(targets))
+                meter.update(*_weighted(loss(outputs, (inputs, targets)), targets))
             finite &= outputs.isfinite().all()
     if not finite:
         raise TrainingError("the network's outputs are not finite: training has diverged")
     return _value(meter, metric.name)
+
+
+def _weighted(loss: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | int]:
+    """Return the mean loss of a batch, and the number of targets that it is the mean of.
+
+    A map of classes without a place that counts has no loss.
+    """
+    if targets.dtype != torch.int64 or targets.ndim == 1:
+        return loss, len(targets)
+    counted = (targets != IGNORED).sum()
+    return loss.where(counted > 0, 0.0), counted
 
 
 def _value(meter: torchmetrics.Metric | None, name: str) -> float:

@@ -21,9 +21,9 @@ _ALL = ("train", "validation", "test")
 def check_targets(model: nn.Module, data: Data, task: Task, splits: Iterable[str] = _ALL) -> None:
     """Refuse data whose targets do not suit the task, or the outputs of the network."""
     task.check_data(data)
-    if task.has_classes(data):
-        check_labels(model, data, splits)
     kinds = {task.objective.targets, task.metric.targets}
+    if task.has_classes(data):
+        check_labels(model, data, splits, maps="classes" in kinds)
     if not kinds & {"labels", "values"}:
         return
     outputs = _output_shape(model, data)
@@ -41,14 +41,26 @@ def _are_shares(targets: Tensor) -> bool:
     return bool(((targets >= 0) & (targets <= 1)).all())
 
 
-def check_labels(model: nn.Module, data: Data, splits: Iterable[str] = _ALL) -> None:
-    """Refuse a data set with labels that the network has no output for."""
+def check_labels(
+    model: nn.Module, data: Data, splits: Iterable[str] = _ALL, *, maps: bool = True
+) -> None:
+    """Refuse a data set with labels that the network has no output for.
+
+    With `maps`, outputs must have a value of every class for every label of a sample.
+    """
     outputs = _output_shape(model, data)
     for name in splits:
         labels: Tensor = getattr(data, name).targets()
         highest = int(labels.max()) if labels.numel() else -1
         if outputs and highest >= outputs[0]:
             raise no_output(f"the {name} split of '{data.name}'", highest, outputs[0])
+        if maps and outputs and outputs[1:] != labels.shape[1:]:
+            raise DataError(
+                f"the {name} split of '{data.name}': its labels have shape "
+                f"{list(labels.shape[1:])} for each sample, so the network needs outputs of shape "
+                f"{['classes', *labels.shape[1:]]}, and has {list(outputs)}; several labels that "
+                "are 0 or 1 are bool or float, with objective 'binary'"
+            )
 
 
 def _output_shape(model: nn.Module, data: Data) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from torch import Tensor
 from torchmetrics import classification, regression
 
 from gemkit.core.errors import OptionError, did_you_mean
+from gemkit.core.probe import IGNORED
 from gemkit.parts.objective import Targets, matched
 
 LOSS = "loss"
@@ -24,6 +25,8 @@ class Metric(NamedTuple):
     targets: Targets
     make: Callable[[int], torchmetrics.Metric]
     """Makes an empty metric for so many outputs."""
+    make_for_maps: Callable[[int], torchmetrics.Metric] | None = None
+    """Makes one for maps of classes, in which `IGNORED` does not count."""
 
     def prepared(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return outputs and targets in the form that torchmetrics takes."""
@@ -33,10 +36,16 @@ class Metric(NamedTuple):
         if self.targets == "labels":
             # torchmetrics would take logits between 0 and 1 for probabilities
             chances, labels = outputs.sigmoid(), (targets >= 0.5).long()
-            return chances[:, None].flatten(1), labels[:, None].flatten(1)
+            return (chances, labels) if outputs.ndim > 1 else (chances[:, None], labels[:, None])
         if self.name == "r2" and outputs[:1].numel() > 1:
             return outputs.flatten(1), targets.flatten(1)
         return outputs.flatten(), targets.flatten()
+
+    def meter(self, outputs: Tensor, targets: Tensor) -> torchmetrics.Metric:
+        """Return an empty metric for outputs and targets of these shapes, on their device."""
+        count = outputs.shape[1] if outputs.ndim > 1 else 1
+        maps = self.make_for_maps if targets.ndim > 1 else None
+        return (maps or self.make)(count).to(outputs.device)
 
     def margin(self, fraction: float, typical: float) -> float:
         """Return the smallest difference that counts.
@@ -57,9 +66,10 @@ class Metric(NamedTuple):
 
 
 def _multiclass(
-    cls: type[torchmetrics.Metric], average: str
+    cls: type[torchmetrics.Metric], average: str, ignored: int | None = None
 ) -> Callable[[int], torchmetrics.Metric]:
-    return lambda outputs: cls(num_classes=outputs, average=average, validate_args=False)
+    how = {"average": average, "ignore_index": ignored, "validate_args": False}
+    return lambda outputs: cls(num_classes=outputs, **how)
 
 
 def _multilabel(
@@ -84,7 +94,8 @@ def _metric(
 
 
 def _of_classes(name: str, cls: type[torchmetrics.Metric], average: str = "macro") -> Metric:
-    return _metric(name, "classes", cls, _multiclass(cls, average))
+    metric = _metric(name, "classes", cls, _multiclass(cls, average))
+    return metric._replace(make_for_maps=_multiclass(cls, average, IGNORED))
 
 
 def _of_labels(name: str, cls: type[torchmetrics.Metric], average: str = "macro") -> Metric:
@@ -101,6 +112,7 @@ METRICS = {
         _of_classes("accuracy", classification.MulticlassAccuracy, "micro"),
         _of_classes("balanced_accuracy", classification.MulticlassAccuracy),
         _of_classes("f1", classification.MulticlassF1Score),
+        _of_classes("jaccard", classification.MulticlassJaccardIndex),
         _of_labels("multilabel_accuracy", classification.MultilabelAccuracy, "micro"),
         _of_labels("multilabel_f1", classification.MultilabelF1Score),
         _of_labels("multilabel_average_precision", classification.MultilabelAveragePrecision),

@@ -255,6 +255,9 @@ def test_metrics_are_what_their_definitions_say(metric):
         both = (chosen & true).sum().item()
         return 2 * both / max(1, chosen.sum().item() + true.sum().item())
 
+    def jaccard(chosen, true):
+        return (chosen & true).sum().item() / (chosen | true).sum().item()
+
     def precision(scores, true):
         order = scores.argsort(descending=True)
         ranked = true[order].double()
@@ -270,6 +273,7 @@ def test_metrics_are_what_their_definitions_say(metric):
             lambda k: (choice[targets == k] == k).double().mean()
         ),
         "f1": lambda: per_class(lambda k: f1(choice == k, targets == k)),
+        "jaccard": lambda: per_class(lambda k: jaccard(choice == k, targets == k)),
         "multilabel_accuracy": lambda: hits.double().mean(),
         "multilabel_f1": lambda: per_class(lambda k: f1(outputs[:, k] > 0, targets[:, k] > 0.5)),
         "multilabel_average_precision": lambda: per_class(
