@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gemkit.models.prepare import prepare
     from gemkit.models.weights import load_weights
     from gemkit.parts.allocation import Allocation
+    from gemkit.parts.executor import StudyExecutor
     from gemkit.parts.initializer import Initializer
     from gemkit.parts.now import Now
     from gemkit.parts.objective import Objective
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from gemkit.runs.run import load_preset, resume, run
     from gemkit.sanity.check import SanityCheck
     from gemkit.sanity.measurement import Measurement
+    from gemkit.study.study import Study
     from gemkit.tickets.hold import Hold
     from gemkit.tickets.ticket import Ticket
     from gemkit.training.plan import Plan, Runtime
@@ -70,6 +72,7 @@ _HOMES = {
     "gemkit.models.part": ("ModelPart",),
     "gemkit.models.weights": ("load_weights",),
     "gemkit.parts.allocation": ("Allocation",),
+    "gemkit.parts.executor": ("StudyExecutor",),
     "gemkit.parts.initializer": ("Initializer",),
     "gemkit.parts.now": ("Now",),
     "gemkit.parts.objective": ("Objective",),
@@ -114,6 +117,7 @@ _HOMES = {
     ),
     "gemkit.sanity.check": ("SanityCheck",),
     "gemkit.sanity.measurement": ("Measurement",),
+    "gemkit.study.study": ("Study",),
     "gemkit.tickets.hold": ("Hold",),
     "gemkit.tickets.ticket": ("Ticket",),
     "gemkit.training.plan": (
@@ -158,6 +162,8 @@ __all__ = [
     "Scores",
     "Shares",
     "Structure",
+    "Study",
+    "StudyExecutor",
     "Tensors",
     "Ticket",
     "Wanted",

@@ -19,7 +19,8 @@ def parts(kind: str | None, plugins: Sequence[Path]) -> Answer:
 
     A field is shown with its default, type and bounds; set it with -o. Kinds: scores, roundings,
     allocations, schedules, regularizers, initializers, structures, objectives, checks,
-    measurements, models, datasets, observers, rewind, prunable, search, finetune, pruners.
+    measurements, models, datasets, observers, executors, rewind, prunable, search, finetune,
+    pruners.
     """
     from gemkit.plugins.loader import load_plugins
     from gemkit.report.catalogue import catalogue, catalogue_text

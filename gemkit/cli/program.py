@@ -26,6 +26,7 @@ COMMANDS = {
     "bench": ("bench", "bench", "Time a ticket: dense, masked, compact, sparse."),
     "ticket": ("tickets", "ticket", "Show and verify ticket files."),
     "ratios": ("ratios", "ratios", "Find densities for the layers of random tickets."),
+    "study": ("study", "study", "Run pruners × densities × seeds × checks."),
     "reproduce": ("reproduce", "reproduce", "Run a table of the paper."),
     "parts": ("listing", "parts", "List parts and their fields."),
     "show": ("listing", "show", "Print a pruner's recipe as TOML."),

@@ -71,6 +71,10 @@ class CheckError(GemkitError):
     """A sanity check cannot run, or its control would not be fair."""
 
 
+class StudyError(GemkitError):
+    """A study cannot be carried out: its executor does not start, or a stage of it fails."""
+
+
 class DataError(GemkitError):
     """A data set is missing, damaged, or does not suit the request."""
 

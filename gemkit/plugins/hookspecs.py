@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gemkit.data.part import DatasetPart
     from gemkit.models.part import ModelPart
     from gemkit.parts.allocation import Allocation
+    from gemkit.parts.executor import StudyExecutor
     from gemkit.parts.initializer import Initializer
     from gemkit.parts.objective import Objective
     from gemkit.parts.observer import Observer
@@ -138,6 +139,15 @@ def gemkit_observers() -> list[type[Observer]]:
     """Return observers of runs, such as loggers and trackers.
 
     Called once, at load. An observer receives the events of the runs it is named in.
+    """
+
+
+@hookspec
+def gemkit_executors() -> list[type[StudyExecutor]]:
+    """Return executors: places where the stages of a study run.
+
+    Called once, at load. Each class can be named in `gemkit study --on`. Nothing starts before a
+    study has something to run.
     """
 
 

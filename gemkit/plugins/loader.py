@@ -66,6 +66,7 @@ BUILT_IN = (
     "gemkit.data.svhn",
     "gemkit.data.folders",
     "gemkit.presets",
+    "gemkit.study.executors",
 )
 
 

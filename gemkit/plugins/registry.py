@@ -9,6 +9,7 @@ from gemkit.core.errors import GemkitError, OptionError, PluginError, UnknownNam
 from gemkit.data.part import DatasetPart
 from gemkit.models.part import ModelPart
 from gemkit.parts.allocation import Allocation
+from gemkit.parts.executor import StudyExecutor
 from gemkit.parts.initializer import Initializer
 from gemkit.parts.objective import Objective
 from gemkit.parts.observer import Observer
@@ -51,6 +52,7 @@ KINDS: dict[str, Kind] = {
     "models": Kind("gemkit_models", ModelPart, "model"),
     "datasets": Kind("gemkit_datasets", DatasetPart, "dataset"),
     "observers": Kind("gemkit_observers", Observer, "observer"),
+    "executors": Kind("gemkit_executors", StudyExecutor, "executor"),
 }
 
 KIND_OF_ROLE = {

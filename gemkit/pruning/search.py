@@ -201,10 +201,7 @@ def search_plan(recipe: Recipe, plan: Plan, data: Data) -> Plan:
     """
     if plan.select != "last":
         raise OptionError("search.select = 'best': a search keeps its last mask; leave it out")
-    scores = recipe.scores
-    if isinstance(scores, LearnedScores) and "optimizer" not in plan.model_fields_set:
-        plan = plan.model_copy(update={"optimizer": scores.default_optimizer})
-    plan = plan.lasting(recipe.schedule.round_epochs if needs_training(recipe) else 0)
+    scores, plan = recipe.scores, plan_without_rates(recipe, plan)
     if not isinstance(scores, LearnedScores):
         return finetune_plan(plan)
     lr = _score_lr(scores, plan, plan.epochs * data.train.steps(plan.batch_size))
@@ -212,6 +209,13 @@ def search_plan(recipe: Recipe, plan: Plan, data: Data) -> Plan:
         return finetune_plan(plan, score_lr=lr)
     refuse_score_lr(plan)
     return plan.decided(lr=lr, weight_decay=scores.default_weight_decay)
+
+
+def plan_without_rates(recipe: Recipe, plan: Plan) -> Plan:
+    """Decide optimizer and length, which do not depend on the data."""
+    if isinstance(recipe.scores, LearnedScores) and "optimizer" not in plan.model_fields_set:
+        plan = plan.model_copy(update={"optimizer": recipe.scores.default_optimizer})
+    return plan.lasting(recipe.schedule.round_epochs if needs_training(recipe) else 0)
 
 
 def _score_lr(scores: LearnedScores, plan: Plan, steps: int) -> float:

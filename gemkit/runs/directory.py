@@ -192,13 +192,14 @@ class RunDir:
 
     def state(self) -> RunState:
         """Return the state of the run, from its files alone."""
-        if self._is_locked():
+        if self.is_locked():
             return "running"
         if self.has_result() and not os.path.lexists(self.checkpoints):
             return "done"
         return "failed" if last_line(self.metrics).get("event") == "error" else "interrupted"
 
-    def _is_locked(self) -> bool:
+    def is_locked(self) -> bool:
+        """Return whether a process works on the run."""
         try:
             with open_plain(self.path / _LOCK, within=self.path) as file:
                 return not _lock(file.fileno(), fcntl.LOCK_SH, 1)

@@ -34,7 +34,15 @@ from gemkit.runs.read_config import config_from
 from gemkit.runs.resolved import ResolvedRun, recorded_data, resolve, resolve_recorded
 from gemkit.runs.result import RunResult, result_from
 from gemkit.runs.runner import Runner
-from gemkit.runs.setup import Build, Setup, open_fabric, output_folder, set_up, together
+from gemkit.runs.setup import (
+    Build,
+    Setup,
+    open_fabric,
+    output_folder,
+    set_up,
+    together,
+    with_threads,
+)
 from gemkit.runs.shown import chosen
 from gemkit.runs.specs import model_argument
 from gemkit.sanity.trials import check_fit
@@ -150,7 +158,12 @@ def _execute(
     listeners = [_observer(registry, name) for name in run.settings.observers]
     controls = make_checks(registry, run.settings.checks)
     fabric = open_fabric(run.runtime)
-    with progress.processes(fabric), output_folder(fabric, out) as folder, in_use(registry):
+    with (
+        progress.processes(fabric),
+        output_folder(fabric, out) as folder,
+        in_use(registry),
+        with_threads(run.runtime.threads),
+    ):
         progress.starting(run)
         setup = set_up(
             run.model,

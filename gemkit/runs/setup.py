@@ -141,6 +141,18 @@ def load_data(
 
 
 @contextmanager
+def with_threads(count: int | None) -> Iterator[None]:
+    """Compute with so many threads until the end of the block; None changes nothing."""
+    former = torch.get_num_threads()
+    try:
+        if count is not None:
+            torch.set_num_threads(count)
+        yield
+    finally:
+        torch.set_num_threads(former)
+
+
+@contextmanager
 def together(fabric: Fabric | None) -> Iterator[None]:
     """Stop every process when the first one, which alone sees the run's files, has an error."""
     problem = None

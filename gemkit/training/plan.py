@@ -252,6 +252,13 @@ class Runtime(BaseModel):
         default=True,
         description="use the memory layout that is fastest for convolutions on CPUs and GPUs",
     )
+    threads: int | None = Field(
+        default=None,
+        ge=1,
+        le=4096,
+        exclude_if=lambda threads: threads is None,  # so that older files say the same
+        description="threads of a run on the CPU, which change its last bits; unset: torch's own",
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -1,0 +1,126 @@
+"""The results of a study as records: one plain dictionary for each cell."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gemkit.core.errors import OptionError
+from gemkit.study.cell import CellInfo
+from gemkit.study.stage_store import StageResult
+
+Record = dict[str, Any]
+_FIXED = ("variant", "pruner", "density", "model", "dataset")
+
+
+class Records(list[Record]):
+    """All records of a study, in the order of its cells."""
+
+    def to_pandas(self) -> Any:  # noqa: ANN401 - a DataFrame, if pandas is installed
+        """Return a DataFrame with a row for each cell, nested values flattened to `a.b`."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise OptionError(
+                "pandas is not installed; `pip install pandas`, or use the records themselves, "
+                "which are plain dictionaries"
+            ) from error
+        return pandas.json_normalize(list(self))
+
+
+def record_of(
+    study: str,
+    cell: CellInfo,
+    results: Mapping[str, StageResult],
+    failures: Mapping[str, str],
+) -> Record:
+    """Return the record of a cell; what is not measured yet is None."""
+    search, finetune = results.get(cell.search), results.get(cell.finetune)
+    own = {name: results[stage] for name, stage in cell.checks.items() if stage in results}
+    there = [results[stage] for stage in cell.stages() if stage in results]
+    return {
+        "study": study,
+        "variant": cell.variant,
+        "pruner": cell.pruner,
+        "density": cell.density,
+        "model": cell.model,
+        "dataset": cell.dataset,
+        "seed": cell.seed,
+        "axes": dict(cell.axes),
+        "config": dict(cell.config),
+        "key": cell.search.partition("-")[2],
+        "metric": cell.metric,
+        "higher_is_better": cell.higher_is_better,
+        "before": search and search.before,
+        "after": finetune and finetune.after,
+        "kept": search and search.kept,
+        "prunable": search and search.prunable,
+        "layers": [list(layer) for layer in search.layers] if search else [],
+        "controls": {
+            name: {"before": one.before, "after": one.after}
+            for name, one in own.items()
+            if one.after is not None
+        },
+        "unmade": {name: one.unmade for name, one in own.items() if one.unmade is not None},
+        "measurements": {name: dict(one.numbers) for name, one in own.items() if one.numbers},
+        "curves": {"search": _curve(search), "finetune": _curve(finetune)},
+        "bound": [list(pair) for pair in search.bound] if search else [],
+        "search_epochs": search and search.epochs,
+        "seconds": round(sum(one.seconds for one in there), 3),
+        "cpu_seconds": round(sum(one.cpu_seconds for one in there), 3),
+        "collapse": search and search.collapse,
+        "state": state_of(cell, results, failures),
+        "problem": problem_of(cell, results, failures),
+        "ticket": f"stages/{cell.search}/ticket.safetensors" if search and search.ticket else None,
+        "versions": dict(search.versions) if search else {},
+        "device": search.device if search else "",
+    }
+
+
+def _curve(result: StageResult | None) -> list[dict[str, Any]]:
+    return [one.model_dump(exclude_none=True) for one in result.curve] if result else []
+
+
+def state_of(
+    cell: CellInfo, results: Mapping[str, StageResult], failures: Mapping[str, str]
+) -> str:
+    """Return done, partial, failed or missing; a network that collapsed has nothing to train."""
+    search = results.get(cell.search)
+    there = [stage in results for stage in cell.stages()]
+    if all(there) or (search is not None and search.ticket is None):
+        return "done"
+    if problem_of(cell, results, failures) is not None:
+        return "failed"
+    return "partial" if any(there) else "missing"
+
+
+def problem_of(
+    cell: CellInfo, results: Mapping[str, StageResult], failures: Mapping[str, str]
+) -> str | None:
+    """Return why the first stage that failed did."""
+    failed = [failures[one] for one in cell.stages() if one in failures and one not in results]
+    return failed[0] if failed else None
+
+
+# --- groups: the same cell for all seeds ---
+
+
+def groups_of(records: Sequence[Record]) -> dict[tuple[tuple[str, Any], ...], list[Record]]:
+    """Gather the records that differ in their seed alone."""
+    groups: dict[tuple[tuple[str, Any], ...], list[Record]] = {}
+    for record in records:
+        groups.setdefault(title_of(record), []).append(record)
+    return groups
+
+
+def title_of(record: Record) -> tuple[tuple[str, Any], ...]:
+    """Return what names a group: the fixed columns, then other axes."""
+    others = {axis: one for axis, one in record["axes"].items() if axis not in (*_FIXED, "seed")}
+    return tuple(
+        [(name, record[name]) for name in _FIXED]
+        + [(axis, str(one)) for axis, one in others.items()]
+    )
+
+
+def mean_std(values: Sequence[float]) -> tuple[float, float | None]:
+    """Return the mean, and the standard deviation if there are several values."""
+    return statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None

@@ -1,0 +1,233 @@
+"""The store of a study: one folder for each stage, whose result is written as the last act.
+
+    study.json                       the cells, and the stages of each
+    stages/KIND-KEY/stage.json       what the stage is made with, every default written out
+                   /result.json      its result
+                   /failed.json      why it failed, until it is tried again
+                   /ticket.safetensors, metrics.jsonl, log.txt, checkpoints/, .lock
+
+A folder can be copied into the store of another machine. All of it is untrusted input.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from gemkit.core.atomic_io import list_folder, read, remove, write_atomic
+from gemkit.core.bounded import Count, Name
+from gemkit.core.errors import GemkitError, OptionError, StorageError
+from gemkit.core.limits import MAX_TEXT_LENGTH
+from gemkit.core.text import escaped
+from gemkit.data.fingerprint import Fingerprint
+from gemkit.parts.options import attempt
+from gemkit.runs.directory import RunDir
+from gemkit.runs.result import Seconds, Value
+from gemkit.study.cell import CellInfo, Stage
+from gemkit.study.keys import changed
+
+_STRICT = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
+_RESULT, _FAILED, _STAGE, _STUDY = "result.json", "failed.json", "stage.json", "study.json"
+_MAX_STUDY_BYTES = 1 << 30
+Text = Annotated[str, Field(max_length=MAX_TEXT_LENGTH)]
+
+
+class Epoch(BaseModel):
+    """The end of an epoch, as a point of a curve."""
+
+    model_config = _STRICT
+
+    epoch: Count
+    metric: Value
+    density: Annotated[float, Field(ge=0, le=1)]
+    loss: Value | None = None
+    lr: Value | None = None
+    strength: Value | None = None
+
+
+class StageResult(BaseModel):
+    """The result of a stage; which fields there are depends on its kind. New ones are optional."""
+
+    model_config = _STRICT
+
+    format: Literal[1] = 1
+    stage: Name
+    metric: Name
+    higher_is_better: bool
+    before: Value | None = None
+    after: Value | None = None
+    kept: Count | None = None
+    prunable: Count | None = None
+    alive: Count | None = None
+    layers: list[tuple[Name, Count, Count]] = []
+    epochs: Count | None = None
+    curve: list[Epoch] = []
+    bound: list[tuple[float, float]] = []
+    numbers: dict[Name, Value] = {}
+    unmade: Text | None = None
+    collapse: Text | None = None
+    ticket: Name | None = None
+    data: Fingerprint | None = None
+    seconds: Seconds
+    cpu_seconds: Seconds
+    device: Name = ""
+    versions: dict[Name, Name] = {}
+
+    @property
+    def kind(self) -> str:
+        """What kind of stage it is."""
+        return self.stage.partition("-")[0]
+
+    def measured(self) -> dict[str, Any]:
+        """Return what must be equal wherever the stage is carried out: all but time and place."""
+        return self.model_dump(exclude={"seconds", "cpu_seconds", "device", "versions"})
+
+
+class _Study(BaseModel):
+    """What is in study.json."""
+
+    model_config = _STRICT
+
+    format: Literal[1] = 1
+    name: Name
+    cells: list[CellInfo]
+
+
+class _Failure(BaseModel):
+    """What is in failed.json."""
+
+    model_config = _STRICT
+
+    reason: str = Field(max_length=100_000)
+
+
+@dataclass(frozen=True)
+class StageStore:
+    """The folder of a study."""
+
+    path: Path
+
+    def folder(self, stage: str) -> RunDir:
+        """Return the folder of a stage."""
+        return RunDir(self.path / "stages" / stage)
+
+    def make(self) -> None:
+        """Make the folder, or say why that is not possible."""
+        if self.path.is_dir() and not self.is_study():
+            others = {entry.name for entry in self.path.iterdir()} - {"stages"}
+            if any(not name.startswith(".") for name in others):
+                raise OptionError(
+                    f"--out {self.path} exists and is no study; nothing was overwritten: give "
+                    "another folder, or move this one away"
+                )
+        try:
+            (self.path / "stages").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OptionError(
+                f"cannot create the folder {self.path}: {error.strerror}; choose another with --out"
+            ) from error
+        list_folder(self.path / "stages", within=self.path)
+
+    def is_study(self) -> bool:
+        """Return whether a study was started here."""
+        return os.path.lexists(self.path / _STUDY)
+
+    def write_cells(self, name: str, cells: list[CellInfo]) -> None:
+        """Record the cells."""
+        text = _Study(name=name, cells=cells).model_dump_json(exclude_defaults=False)
+        write_atomic(text.encode(), self.path / _STUDY)
+
+    def cells(self) -> tuple[str, list[CellInfo]]:
+        """Read the name and the cells of the study."""
+        file = self.path / _STUDY
+        try:
+            study = _Study.model_validate_json(read(file, _MAX_STUDY_BYTES, within=self.path))
+        except FileNotFoundError as error:
+            raise OptionError(
+                f"{self.path} is no study: there is no {_STUDY}; start one with `gemkit study "
+                f"--out {self.path}`"
+            ) from error
+        except (OSError, ValueError) as error:
+            problem = str(error).partition("\n")[0]
+            raise OptionError(f"{file} cannot be read as a study: {escaped(problem)}") from error
+        return study.name, study.cells
+
+    # --- results ---
+
+    def result(self, stage: str) -> StageResult | None:
+        """Read the result of a stage, if there is one."""
+        folder = self.folder(stage).path
+        file = folder / _RESULT
+        try:
+            text = read(file, within=self.path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StorageError(
+                f"{file} cannot be read: {error}; remove it to measure again"
+            ) from error
+        result, problems = attempt(
+            lambda: StageResult.model_validate_json(text),
+            StageResult,
+            label="result",
+            title="a result",
+        )
+        if result is None or result.stage != stage:
+            flaw = problems[0] if problems else f"it is that of {result and result.stage}"
+            raise StorageError(f"{file} holds no result ({flaw}); remove it to measure again")
+        return result
+
+    def write_result(self, result: StageResult) -> None:
+        """Write the result of a stage: from here on it is done."""
+        folder = self.folder(result.stage).path
+        text = result.model_dump_json(exclude_none=True)
+        write_atomic(text.encode(), folder / _RESULT, within=self.path)
+
+    def check_same(self, stage: Stage) -> None:
+        """Refuse a stage that was made with other defaults than those of today."""
+        try:
+            recorded = json.loads(read(self.folder(stage.name).path / _STAGE, within=self.path))
+        except (OSError, ValueError, RecursionError):
+            return  # the result alone says enough; files of a folder may be lost on the way
+        about = recorded.get("about") if isinstance(recorded, dict) else None
+        if other := changed(about, json.loads(json.dumps(stage.about))) if about else []:
+            raise OptionError(
+                f"{self.folder(stage.name).path} was made when a default was another: "
+                f"{escaped('; '.join(other))}; set it to what it was, or give another --out"
+            )
+
+    def begin(self, stage: str, about: Mapping[str, JsonValue]) -> None:
+        """Record what a stage is made with, and forget that it failed."""
+        folder = self.folder(stage).path
+        text = json.dumps({"stage": stage, "about": about}, indent=1)
+        write_atomic(text.encode(), folder / _STAGE, within=self.path)
+        remove(folder / _FAILED, within=self.path)
+
+    def write_failure(self, stage: str, reason: str) -> None:
+        """Record why a stage failed; it is tried again by the next run."""
+        folder = self.folder(stage).path
+        folder.mkdir(parents=True, exist_ok=True)
+        text = _Failure(reason=reason[:100_000]).model_dump_json()
+        write_atomic(text.encode(), folder / _FAILED, within=self.path)
+
+    def failure(self, stage: str) -> str | None:
+        """Return why a stage failed, if it did."""
+        file = self.folder(stage).path / _FAILED
+        try:
+            return _Failure.model_validate_json(read(file, 1 << 20, within=self.path)).reason
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError, GemkitError) as error:
+            return f"{file} cannot be read: {type(error).__name__}"
+
+    def is_running(self, stage: str) -> bool:
+        """Return whether a process works on a stage."""
+        return self.folder(stage).is_locked()
+
+    def present(self) -> set[str]:
+        """Return the names of all stages that have a folder."""
+        return set(list_folder(self.path / "stages", within=self.path))

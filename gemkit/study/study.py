@@ -1,0 +1,244 @@
+"""`gemkit.Study`: many runs, whose results are cached and can be added to."""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any
+
+from gemkit.core.errors import OptionError
+from gemkit.data.part import DatasetPart
+from gemkit.parts.executor import StudyExecutor
+from gemkit.parts.recipe import Recipe
+from gemkit.plugins.loader import load_plugins
+from gemkit.plugins.registry import Registry
+from gemkit.runs.config import RunConfig, RunSettings
+from gemkit.study.cell import Cell, CellInfo, make_cells
+from gemkit.study.driver import Board, Driver, StudyView
+from gemkit.study.grid import Grid, Point, grid_from
+from gemkit.study.keys import THREADS
+from gemkit.study.records import Records, record_of
+from gemkit.study.stage_store import StageStore
+from gemkit.study.status import Status
+from gemkit.study.view import shown
+from gemkit.training.plan import Plan, Runtime
+
+Configs = Sequence[RunConfig | Mapping[str, Any]]
+
+
+class Study:
+    """Many runs: a list of configurations, or a base and axes.
+
+    Args:
+        configs: the cells, each a `RunConfig` or a table with its fields.
+        out: the folder of the study. Stages that it has already are not repeated.
+        base: what all cells share: a `RunConfig`, or a table with its fields.
+        grid: axes, `{"pruner": ["snip", "gem_miner"], "search.lr": [0.1, 1.0]}`; all are combined.
+        zip: tables of axes whose values move together.
+        exclude: tables of values; cells with all of them are left out.
+        variants: named changes to the base; every cell exists once for each of them.
+        seeds: how many seeds, 0 first; short for an axis `seed`.
+        checks: controls and measurements of every ticket.
+        name: the name of the study; by default that of its folder.
+        data_dir: where data sets are kept.
+        registry: the available parts, if not those of the installed plugins.
+    """
+
+    def __init__(
+        self,
+        configs: Configs | None = None,
+        out: Path | str = "studies/study",
+        *,
+        base: RunConfig | Mapping[str, Any] | None = None,
+        grid: Mapping[str, Sequence[Any]] | None = None,
+        zip: Sequence[Mapping[str, Sequence[Any]]] = (),
+        exclude: Sequence[Mapping[str, Any]] = (),
+        variants: Mapping[str, Mapping[str, Any]] | None = None,
+        seeds: int | None = None,
+        checks: Sequence[str] = (),
+        name: str = "",
+        data_dir: Path | str | None = None,
+        registry: Registry | None = None,
+    ) -> None:
+        axes = {
+            "grid": _plain(grid or {}),
+            "zip": [_plain(one) for one in zip],
+            "exclude": [_plain(one) for one in exclude],
+            "variant": {key: _plain(own) for key, own in (variants or {}).items()},
+        }
+        own = {"name": name, "checks": list(checks)} | ({} if seeds is None else {"seeds": seeds})
+        if configs is not None and base is not None:
+            raise OptionError("configs and base both say what runs; give one of them")
+        tables = [_plain(base or {})] if configs is None else [_plain(one) for one in configs]
+        points = [
+            point
+            for table in tables
+            for point in grid_from({**own, **axes, "base": table}).points()
+        ]
+        self._set_up(points, list(checks), name, Path(out), data_dir, registry)
+
+    @classmethod
+    def of(
+        cls,
+        grid: Grid,
+        out: Path | str,
+        *,
+        data_dir: Path | str | None = None,
+        registry: Registry | None = None,
+    ) -> "Study":
+        """Make a study of a grid, for example from `gemkit.study.grid.read_grid`."""
+        study = cls.__new__(cls)
+        study._set_up(grid.points(), grid.checks, grid.name, Path(out), data_dir, registry)
+        return study
+
+    def _set_up(
+        self,
+        points: Sequence[Point],
+        checks: Sequence[str],
+        name: str,
+        out: Path,
+        data_dir: Path | str | None,
+        registry: Registry | None,
+    ) -> None:
+        self.registry = registry or load_plugins()
+        self.store = StageStore(out)
+        self.name = name or out.name
+        self.data_dir = None if data_dir is None else Path(data_dir)
+        self.cells: list[Cell] = make_cells(self.registry, points, checks, data_dir=self.data_dir)
+
+    @property
+    def threads(self) -> int:
+        """The most threads that a cell uses."""
+        own = (cell.info.config.get("runtime", {}) for cell in self.cells)
+        return max(_number(table, "threads", THREADS) for table in own)
+
+    @property
+    def devices(self) -> int:
+        """The most devices that a cell uses."""
+        own = (cell.info.config.get("runtime", {}) for cell in self.cells)
+        return max(_number(table, "devices", 1) for table in own)
+
+    def load_data(self, *, download: bool = False) -> None:
+        """Load every data set once, so that a missing one is an error before anything runs."""
+        known = []
+        for cell in self.cells:
+            spec = cell.info.config["dataset"]
+            if spec not in known:
+                known.append(spec)
+                part = self.registry.build("datasets", spec)  # type: ignore[arg-type] # validated
+                assert isinstance(part, DatasetPart)
+                if download:
+                    part.download(self.data_dir)
+                part.load(self.data_dir)
+
+    def run(
+        self,
+        executor: StudyExecutor | str | Executor = "local",
+        *,
+        jobs: int | None = None,
+        progress: StudyView | bool = True,
+        download: bool = False,
+    ) -> Records:
+        """Measure what is missing, and return all records.
+
+        Args:
+            executor: the name of a registered executor, as after `--on`; or anything with the
+                interface of `concurrent.futures.Executor`, which is shut down at the end.
+            jobs: stages at once; by default as many as the executor has room for.
+            progress: whether to show a table on a terminal, or lines elsewhere.
+            download: fetch data sets first, unless they are there.
+        """
+        self.store.make()
+        board = Board.of(self.name, self.cells, self.store)
+        if board.missing():
+            self.load_data(download=download)
+        self.store.write_cells(self.name, [cell.info for cell in self.cells])
+        view = progress if isinstance(progress, StudyView) else shown(progress)
+        if board.missing():
+            pool, count = self._started(executor, jobs)
+            Driver(board, self.store, view).run(pool, count)
+        return self._records(board)
+
+    def _started(
+        self, executor: StudyExecutor | str | Executor, jobs: int | None
+    ) -> tuple[Executor, int]:
+        """Start an executor, and return it with the number of stages at once."""
+        if isinstance(executor, Executor):
+            return executor, jobs or 1
+        part = self.registry.build("executors", executor) if isinstance(executor, str) else executor
+        assert isinstance(part, StudyExecutor)
+        count = jobs or part.jobs(self.threads, self.devices)
+        return part.start(count, self.threads, self.devices), count
+
+    def board(self) -> Board:
+        """Read what the store has."""
+        return Board.of(self.name, self.cells, self.store)
+
+    def status(self) -> Status:
+        """Return which cells and stages are done, running, failed or missing."""
+        return Status.of(self.name, [cell.info for cell in self.cells], self.store)
+
+    def results(self) -> Records:
+        """Return one record for each cell."""
+        return results_of(self.name, [cell.info for cell in self.cells], self.store)
+
+    def _records(self, board: Board) -> Records:
+        return Records(
+            record_of(self.name, cell.info, board.results, board.failures) for cell in self.cells
+        )
+
+
+class StoredStudy:
+    """A study as its folder has it: nothing is looked up, and nothing can run."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.store = StageStore(Path(path))
+        self.name, self.cells = self.store.cells()
+
+    def status(self) -> Status:
+        """Return which cells and stages are done, running, failed or missing."""
+        return Status.of(self.name, self.cells, self.store)
+
+    def results(self) -> Records:
+        """Return one record for each cell."""
+        return results_of(self.name, self.cells, self.store)
+
+
+def load(path: Path | str) -> StoredStudy:
+    """Open the folder of a study, which is untrusted input, to read its results."""
+    return StoredStudy(path)
+
+
+def results_of(name: str, cells: Sequence[CellInfo], store: StageStore) -> Records:
+    """Return one record for each cell, from the store."""
+    status = Status.of(name, cells, store)
+    return Records(record_of(name, cell, status.results, status.failures) for cell in cells)
+
+
+def _number(table: Any, name: str, default: int) -> int:  # noqa: ANN401 - part of a configuration
+    value = table.get(name) if isinstance(table, Mapping) else None
+    return value if isinstance(value, int) else default
+
+
+def _plain(data: RunConfig | Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration as a table of plain data, with the fields that are set."""
+    if isinstance(data, RunConfig):
+        return {
+            name: _value(getattr(data, name))
+            for name in data.model_fields_set & set(RunConfig.model_fields)
+        }
+    return {name: _value(value) for name, value in data.items()}
+
+
+def _value(value: Any) -> Any:  # noqa: ANN401 - any field of a configuration
+    if isinstance(value, Plan | Runtime | RunSettings):
+        return value.model_dump(mode="json", exclude_unset=True)
+    if isinstance(value, Recipe):
+        return value.to_data()
+    if callable(value):
+        raise OptionError(
+            f"{value!r} is a function, and the runs of a study are carried out by other processes, "
+            "which take plain data; name a part, for example of a plugin file"
+        )
+    if isinstance(value, Mapping):
+        return {name: _value(one) for name, one in value.items()}
+    return [_value(one) for one in value] if isinstance(value, list | tuple | range) else value

@@ -1,0 +1,287 @@
+"""Carry out one stage, in whatever process an executor has: plain data in, plain data out.
+
+The folder of the stage is locked while it works. Its checkpoints are those of a run, so a stage
+whose process was killed continues from its last one, to the same bits.
+"""
+
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, chdir, contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gemkit.core.errors import CollapseError, GemkitError, OptionError, Stopped, StorageError
+from gemkit.core.state import StateDict
+from gemkit.data.fingerprint import check_same
+from gemkit.plugins.current import in_use
+from gemkit.plugins.loader import load_plugins
+from gemkit.plugins.registry import Registry
+from gemkit.pruning.feasible import check_network
+from gemkit.pruning.search import search
+from gemkit.runs import signals
+from gemkit.runs.checking import make_checks, run_context
+from gemkit.runs.config import config_from
+from gemkit.runs.directory import RunDir
+from gemkit.runs.failures import explained
+from gemkit.runs.metrics import Log, Metrics
+from gemkit.runs.resolved import ResolvedRun, resolve
+from gemkit.runs.setup import Setup, open_fabric, set_up, with_threads
+from gemkit.sanity.measurement import Measurement, measured_numbers
+from gemkit.sanity.trials import fair_control
+from gemkit.study.stage_store import StageResult, StageStore
+from gemkit.study.tracks import bound_in, collapse_in, curve_in
+from gemkit.tickets.ticket import Ticket
+from gemkit.training.checkpointer import DiskCheckpointer
+from gemkit.training.loop import Listener
+
+_SAVED = "what was saved stays, and the same command continues from there"
+
+
+class Meter:
+    """Measure how long a stage has worked, all its processes added up."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    @property
+    def seconds(self) -> float:
+        """The time since the start, without the time between processes."""
+        return time.perf_counter() - self._wall
+
+    @property
+    def cpu(self) -> float:
+        """The time that processors worked."""
+        return time.process_time() - self._cpu
+
+    def state_dict(self) -> StateDict:
+        """Return both times."""
+        return {"seconds": self.seconds, "cpu": self.cpu}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Continue from the times in a state."""
+        self._wall = time.perf_counter() - float(state["seconds"])
+        self._cpu = time.process_time() - float(state["cpu"])
+
+
+@dataclass(frozen=True)
+class Job:
+    """A stage at work: its run, data and network, its folder, and what saves and records it."""
+
+    task: Mapping[str, Any]
+    run: ResolvedRun
+    setup: Setup
+    registry: Registry
+    store: StageStore
+    folder: RunDir
+    meter: Meter
+    log: Log
+
+    @contextmanager
+    def saved(self) -> Iterator[tuple[list[Listener], DiskCheckpointer]]:
+        """Yield listeners and a checkpointer for a phase; a signal stops it at its next step."""
+        with signals.deferred() as stop, Metrics(self.folder.metrics) as metrics:
+            checkpointer = DiskCheckpointer(
+                self.folder.checkpoints,
+                self.task["key"],
+                minutes=self.run.settings.checkpoint_minutes,
+                beside={"metrics": metrics, "meter": self.meter},
+                asked_to_stop=stop.requested,
+                warn=self.log.say,
+            )
+            if checkpointer.phase is None:
+                metrics.clear()
+            self.log.say(f"resumed in {checkpointer.phase}" if checkpointer.phase else "began")
+            yield [metrics, self.log], checkpointer
+
+    def ticket(self) -> Ticket:
+        """Load the ticket of the search that this stage needs, found on the same data."""
+        name = f"search-{self.task['search']}"
+        known = self.store.result(name)
+        ticket = Ticket.load(self.store.folder(name).ticket, within=self.store.path)
+        if known is None or known.ticket != ticket.digest():
+            raise StorageError(
+                f"the ticket in {self.store.folder(name).path} is not the one its result was "
+                "measured with; remove that folder to search again"
+            )
+        check_same(
+            ticket.info.data,
+            self.setup.data.fingerprint,
+            "the ticket was found on",
+            "restore them, or start another study",
+        )
+        return ticket
+
+
+def carry_out(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Carry out a stage, unless it is done already, and return how that ended.
+
+    `state` is done, failed (with a `reason`), stopped (by a signal, and saved), or busy: another
+    process works on the same stage.
+    """
+    store = StageStore(Path(task["store"]))
+    name = f"{task['kind']}-{task['key']}"
+    folder = store.folder(name)
+    with ExitStack() as held:
+        try:
+            folder.path.mkdir(parents=True, exist_ok=True)
+            held.enter_context(folder.locked())
+        except OptionError:
+            return {"state": "busy"}
+        except OSError as error:
+            return {"state": "failed", "reason": f"cannot write to {folder.path}: {error.strerror}"}
+        log = Log(folder.log)
+        try:
+            if store.result(name) is not None:
+                return {"state": "done"}
+            with explained(_SAVED), chdir(task["cwd"]), signals.raised():
+                return _measure(task, store, name, folder, log)
+        except Stopped as stop:
+            log.say("stopped by a signal")
+            return {"state": "stopped", "signal": stop.signal}
+        except Exception as error:
+            return _failed(store, name, log, error)
+
+
+def _measure(
+    task: Mapping[str, Any], store: StageStore, name: str, folder: RunDir, log: Log
+) -> dict[str, Any]:
+    """Carry out a stage in its folder, and write its result."""
+    meter = Meter()
+    store.begin(name, task["about"])
+    log.say("started")
+    registry = _registry(tuple(task["plugins"]))
+    run = resolve(registry, config_from(task["config"]), task["model"])
+    with in_use(registry), with_threads(run.runtime.threads):
+        setup = set_up(
+            run.model,
+            run.dataset,
+            run.seed,
+            run.runtime,
+            open_fabric(run.runtime),
+            data_dir=None if task["data_dir"] is None else Path(task["data_dir"]),
+            task=run.task,
+        )
+        run = run.with_learning_rates(setup.data)
+        job = Job(task, run, setup, registry, store, folder, meter, log)
+        found = _KINDS[task["kind"]](job)
+    metric = run.task.metric
+    result = StageResult(
+        stage=name,
+        metric=metric.name,
+        higher_is_better=metric.higher_is_better,
+        data=setup.data.fingerprint,
+        seconds=round(job.meter.seconds, 3),
+        cpu_seconds=round(job.meter.cpu, 3),
+        device=str(setup.fabric.device),
+        versions={"gemkit": version("gemkit"), "torch": torch.__version__, **run.plugins},
+        **found,
+    )
+    store.write_result(result)
+    folder.finish()
+    log.say("done")
+    return {"state": "done"}
+
+
+def _search(job: Job) -> dict[str, Any]:
+    """Search for the ticket, and measure it before fine-tuning."""
+    run, setup, folder = job.run, job.setup, job.folder
+    try:
+        check_network(run.recipe, setup.model, density=run.density, on_collapse=run.on_collapse)
+        with job.saved() as (listeners, checkpointer):
+            ticket = search(
+                run.recipe,
+                setup.model,
+                setup.data,
+                density=run.density,
+                plan=run.search,
+                seed=run.seed,
+                runtime=run.runtime,
+                on_collapse=run.on_collapse,
+                observers=listeners,
+                fabric=setup.fabric,
+                checkpointer=checkpointer,
+                task=run.task,
+            )
+    except CollapseError as error:
+        return {"collapse": _short(error), "curve": curve_in(folder.metrics, "search")}
+    ticket = setup.label(ticket, run.plugins)
+    ticket.save(folder.ticket, within=job.store.path)
+    steps = setup.data.train.steps(run.search.batch_size)
+    return {
+        "before": setup.measure(ticket),
+        "kept": ticket.kept,
+        "prunable": ticket.prunable,
+        "alive": ticket.info.alive,
+        "layers": [(layer.name, layer.kept, layer.prunable) for layer in ticket.layers],
+        "epochs": ticket.info.epochs,
+        "curve": curve_in(folder.metrics, "search"),
+        "bound": bound_in(folder.metrics, steps),
+        "collapse": collapse_in(folder.metrics),
+        "ticket": ticket.digest(),
+    }
+
+
+def _finetune(job: Job, ticket: Ticket | None = None) -> dict[str, Any]:
+    """Fine-tune a ticket, by default that of the search, and measure it."""
+    ticket = ticket or job.ticket()
+    with job.saved() as (listeners, checkpointer):
+        plan, seed = job.run.finetune, job.run.seed
+        trained = job.setup.finetune(ticket, plan, seed, listeners, checkpointer)
+    return {
+        "after": job.setup.measure(trained),
+        "epochs": job.run.finetune.epochs,
+        "curve": curve_in(job.folder.metrics, "finetune"),
+    }
+
+
+def _check(job: Job) -> dict[str, Any]:
+    """Make and try a control of the ticket, or measure the ticket; or say why that fails."""
+    name, ticket = job.task["check"], job.ticket()
+    context = run_context(job.run, job.setup, job.registry, [job.log]).tolerating_collapse()
+    [check] = make_checks(job.registry, [name]).values()
+    try:
+        check.check_fit(context)
+        if isinstance(check, Measurement):
+            return {"numbers": measured_numbers(check, ticket, context)}
+        control = fair_control(check, ticket, context)
+    except StorageError:
+        raise
+    except GemkitError as error:
+        return {"unmade": _short(error)}
+    about = {"kept": control.kept, "prunable": control.prunable}
+    return about | {"before": job.setup.measure(control)} | _finetune(job, control)
+
+
+_KINDS: dict[str, Callable[[Job], dict[str, Any]]] = {
+    "search": _search,
+    "finetune": _finetune,
+    "check": _check,
+}
+
+
+def _failed(store: StageStore, name: str, log: Log, error: Exception) -> dict[str, Any]:
+    """Record why a stage failed; a disk that is full must not hide it."""
+    expected = isinstance(error, GemkitError)
+    reason = str(error) if expected else f"{type(error).__name__}: {error}"
+    log.say(f"error: {reason if expected else traceback.format_exc()}")
+    try:
+        store.write_failure(name, reason)
+    except (OSError, StorageError) as second:
+        reason = f"{reason} (and that cannot be recorded: {second})"
+    return {"state": "failed", "reason": reason}
+
+
+def _short(error: GemkitError) -> str:
+    return str(error)[:4000]
+
+
+@cache
+def _registry(files: tuple[str, ...]) -> Registry:
+    """Load plugins once in a process."""
+    return load_plugins(files=files)
