@@ -50,8 +50,12 @@ class Board:
                 continue
             if result is not None:
                 store.check_same(stages[key])
-                board.results[key] = result
+                board.add(result)
         return board
+
+    def add(self, result: StageResult) -> None:
+        """Add a result, without its curve: a driver may have many thousands of them."""
+        self.results[result.stage] = result.model_copy(update={"curve": [], "layers": []})
 
     def missing(self) -> list[Stage]:
         """List the stages that have no result and can get one."""
@@ -186,7 +190,7 @@ class Driver:
         if result is None:
             self._failed(stage, "its result is gone; something else removes files of this study")
             return
-        self.board.results[stage.name] = result
+        self.board.add(result)
         self.board.failures.pop(stage.name, None)
         for next_one in self._waiting.pop(stage.name, []):
             if result.ticket is not None:

@@ -156,7 +156,7 @@ class Study:
         if board.missing():
             pool, count = self._started(executor, jobs)
             Driver(board, self.store, view).run(pool, count)
-        return self._records(board)
+        return self.results()
 
     def _started(
         self, executor: StudyExecutor | str | Executor, jobs: int | None
@@ -180,11 +180,6 @@ class Study:
     def results(self) -> Records:
         """Return one record for each cell."""
         return results_of(self.name, [cell.info for cell in self.cells], self.store)
-
-    def _records(self, board: Board) -> Records:
-        return Records(
-            record_of(self.name, cell.info, board.results, board.failures) for cell in self.cells
-        )
 
 
 class StoredStudy:

@@ -118,7 +118,9 @@ def test_the_reference_names_every_hook_kind_and_part():
 
 # --- types ---------------------------------------------------------------------------------------
 
-PLAIN = {"Any", "Callable", "ClassVar", "Generator", "Literal", "Module", "Path", "Tensor"}
+PLAIN = {"Any", "Callable", "ClassVar", "Executor", "Generator", "Literal", "Module", "Path"} | {
+    "Tensor"
+}
 """Names that need no explanation here: those of Python and torch."""
 
 
