@@ -138,7 +138,7 @@ def stream(
     """Make a source; its first batch is read twice, to know whether it is always the same."""
     first, again = (next(read(reader.look(), split, title, 0, 0), None) for _ in range(2))
     if first is None:
-        raise DataError(f"{title}: there is no batch in it")
+        raise DataError(f"{title}: there is no batch in it; look at its data set, and at drop_last")
     if again is None:
         raise DataError(
             f"{title}: it can be read only once, and gemkit reads it in every epoch; give an "
@@ -169,7 +169,10 @@ def read(
         except GemkitError:
             raise
         except Exception as error:  # a user's data set may raise anything
-            raise DataError(f"{where} cannot be read ({describe_error(error)})") from error
+            raise DataError(
+                f"{where} cannot be read ({describe_error(error)}); correct the data set, or the "
+                "function that collates its samples"
+            ) from error
         yield found
         number += 1
 

@@ -223,6 +223,20 @@ def test_the_examples_of_other_targets_run(note, small):
     assert all(isinstance(value, float) for value in shown)
 
 
+def test_the_example_of_a_loader_runs():
+    page = (ROOT / "docs" / "data.md").read_text()
+    note = "own model with a DataLoader"
+    [example] = re.findall(rf"<!-- {note} -->\n```python\n(.*?)```", page, flags=re.DOTALL)
+    assert len(example.splitlines()) < 40
+    for long, short in (("2000", "90"), ("500", "40"), ("epochs=10", "epochs=4")):
+        assert long in example
+        example = example.replace(long, short)
+    shown = []
+    exec(example.replace("print(", "note("), names := {"note": lambda *all: shown.extend(all)})
+    assert names["trained"].info.stage == "finetuned"
+    assert len(shown) == 2
+
+
 def test_the_page_on_runs_names_every_objective_and_metric():
     page = (ROOT / "docs" / "runs.md").read_text()
     section = page.partition("## Objective and metric")[2].partition("\n## ")[0]
