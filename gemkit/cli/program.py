@@ -27,7 +27,7 @@ COMMANDS = {
     "ticket": ("tickets", "ticket", "Show and verify ticket files."),
     "ratios": ("ratios", "ratios", "Find densities for the layers of random tickets."),
     "study": ("study", "study", "Run pruners × densities × seeds × checks."),
-    "reproduce": ("reproduce", "reproduce", "Run a table of the paper."),
+    "reproduce": ("reproduce", "reproduce", "Run a figure or table of the paper."),
     "parts": ("listing", "parts", "List parts and their fields."),
     "show": ("listing", "show", "Print a pruner's recipe as TOML."),
     "presets": ("listing", "presets", "List presets, or print one as TOML."),

@@ -15,15 +15,18 @@ from gemkit.core.text import number_of
 
 if TYPE_CHECKING:
     from gemkit.plugins.registry import Registry
-    from gemkit.study.store import Row
+    from gemkit.reproduce.scale import Scale
+    from gemkit.study.store import Ledger, Row
 
 LEDGER = Path("reproduction.jsonl")
+TRY_LEDGER = Path("reproduction-try.jsonl")
 
 EXAMPLES = """\b
 Examples:
   gemkit reproduce
-  gemkit reproduce ep-to-gm --data-dir data --seeds 3
-  gemkit reproduce ep-to-gm --data-dir data --scale 0.1 --width 0.5 --jobs 2
+  gemkit reproduce fig2-lambda --try
+  gemkit reproduce table3-ep-to-gm --data-dir data --seeds 3
+  gemkit reproduce table3-ep-to-gm --data-dir data --scale 0.1 --width 0.5 --jobs 2
 """
 
 
@@ -46,7 +49,17 @@ Examples:
     default=1.0,
     help="Fraction of the network's channels (at least 4 in the first layer).",
 )
-@integer_option("Runs", "--seeds", "Seeds to run, 0 first.", least=1, show_default="the table's")
+@option(
+    "Runs",
+    "--try",
+    "attempt",
+    is_flag=True,
+    help="Run the smallest version on synthetic images, to see that it works; the numbers mean "
+    f"nothing, and go to {TRY_LEDGER}.",
+)
+@integer_option(
+    "Runs", "--seeds", "Seeds to run, 0 first.", least=1, show_default="the table's; 1 with --try"
+)
 @integer_option("Runs", "--jobs", "Runs in parallel.", least=1, default=1)
 @option("Runs", "--no-runs", is_flag=True, help="Run nothing; report what the ledger has.")
 @data_dir_option("data")
@@ -56,7 +69,7 @@ Examples:
     "--ledger",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    default=LEDGER,
+    show_default=str(LEDGER),
     help="JSON lines, one for each run; runs in the file are not repeated.",
 )
 @option(
@@ -76,22 +89,35 @@ Examples:
 @answers_json
 @plugin_option
 def reproduce(table: str | None, **options: Any) -> Answer:  # noqa: ANN401
-    """Run a TABLE of the paper, or a smaller version of it, and compare; without TABLE, list them.
+    """Run a TABLE or figure of the paper, or a smaller version of it, and compare.
 
-    Runs in the ledger are not repeated, so the same command continues an interrupted table.
+    Without TABLE, list them all in the paper's order. Runs in the ledger are not repeated, so the
+    same command continues an interrupted table.
     """
-    return _listing() if table is None else _reproduce(table, **options)
+    if table is None:
+        return _listing(options["data_dir"], options["plugins"])
+    return _reproduce(table, **options)
 
 
-def _listing() -> Answer:
-    """List the tables."""
+def _listing(folder: Path | None, plugins: Sequence[Path]) -> Answer:
+    """List the paper's figures and tables, and what is missing to run them."""
+    from gemkit.plugins.loader import load_plugins
     from gemkit.report.tables import text_table
+    from gemkit.reproduce.paper import listing, paper
     from gemkit.reproduce.table import tables
 
     known = tables()
-    rows = [(name, table.source, table.title) for name, table in known.items()]
-    data = {name: table.model_dump(mode="json") for name, table in known.items()}
-    return Answer({"tables": data}, text_table(("table", "in the paper", "what it shows"), rows))
+    head = ("in the paper", "entry", "rows", "needs", "what it shows")
+    text = text_table(head, listing(known, load_plugins(files=plugins), folder), numbers=(2,))
+    way = (
+        "✗ is missing: put it into --data-dir, or --download it (weights are downloaded when they "
+        "are needed). --try runs an entry without it, on synthetic images."
+    )
+    data = {
+        "tables": {name: table.model_dump(mode="json") for name, table in known.items()},
+        "paper": [item.model_dump(mode="json") for item in paper()],
+    }
+    return Answer(data, f"{text}\n\n{way}")
 
 
 def _reproduce(
@@ -99,15 +125,14 @@ def _reproduce(
     *,
     scale: float,
     width: float,
+    attempt: bool,
     seeds: int | None,
-    jobs: int,
     no_runs: bool,
-    data_dir: Path | None,
-    download: bool,
-    ledger: Path,
+    ledger: Path | None,
     page: Path | None,
     figures: Path | None,
     plugins: Sequence[Path],
+    **how: Any,  # noqa: ANN401 - the rest of what `_complete` takes
 ) -> Answer:
     """Run what is missing, and report what there is."""
     from gemkit.plugins.loader import load_plugins
@@ -115,39 +140,75 @@ def _reproduce(
     from gemkit.report.plots import check_canvas
     from gemkit.reproduce.comparison import comparison
     from gemkit.reproduce.figures import draw_figures, links
-    from gemkit.reproduce.results import results_of
-    from gemkit.reproduce.scale import Scale
+    from gemkit.reproduce.results import Index, check_kind, results_of
     from gemkit.reproduce.table import KEYS, table_of
-    from gemkit.reproduce.trial import measure
     from gemkit.study.store import Ledger
 
-    registry, size = load_plugins(files=plugins), Scale(scale, width)
-    table = table_of(name)
-    seeds = seeds or table.seeds
-    store = Ledger(ledger, KEYS)
+    size, registry, table = (
+        _scale(scale, width, page, attempt=attempt),
+        load_plugins(files=plugins),
+        table_of(name),
+    )
+    seeds = seeds or (1 if attempt else table.seeds)
+    store = Ledger(ledger or (TRY_LEDGER if attempt else LEDGER), KEYS)
+    check_kind(store, synthetic=attempt)
     planned = list(table.runs(registry, size, seeds))
     if page is not None:
         check_place(page, name)
     if figures is not None:
         check_canvas()
     if not no_runs:
-        left = store.missing(planned)
-        _check_data(left, registry, data_dir, download=download)
-        where = {"data_dir": data_dir and str(data_dir), "plugins": [str(one) for one in plugins]}
-        runs = number_of(len(planned), "run")
-        echo(f"{len(left)} of {runs} to do; results go to {ledger}", err=True)
-        store.complete([run | where for run in left], measure, jobs, describe)
+        _complete(planned, store, registry, plugins, **how)
     results = results_of(table, registry, size, seeds, store)
     text = comparison(table, results, size)
-    drawn = draw_figures(results, figures, name) if figures is not None else []
+    stamp = "synthetic data: the numbers mean nothing" if attempt else ""
+    drawn = draw_figures(results, figures, name, table.figures, stamp) if figures else []
     if figures is not None and not drawn:
         echo("note: nothing of this table is measured yet, so there is no figure", err=True)
     if page is not None and figures is None:
         echo("note: the page gets no figures; --figures DIR draws them", err=True)
     if page is not None:
         write_results(page, name, "\n\n".join(filter(None, [text, links(drawn, page)])))
-    data = {"table": name, "rows": store.of(planned), "figures": [str(file) for file in drawn]}
+    rows = list(Index(store).of(planned))
+    data = {"table": name, "rows": rows, "figures": [str(file) for file in drawn]}
     return Answer(data, "\n".join([text, *(["", *map(str, drawn)] if drawn else [])]))
+
+
+def _scale(scale: float, width: float, page: Path | None, *, attempt: bool) -> Scale:
+    """Return the scale of the runs; refuse options that contradict `--try`."""
+    from gemkit.core.errors import OptionError
+    from gemkit.reproduce.scale import Scale
+    from gemkit.reproduce.synthetic import TRY
+
+    if not attempt:
+        return Scale(scale, width)
+    if (scale, width) != (1, 1):
+        raise OptionError("--try is as small as possible; leave out --scale and --width")
+    if page is not None:
+        raise OptionError("--try has no numbers worth a page; leave out --page")
+    return TRY
+
+
+def _complete(
+    planned: Sequence[Row],
+    store: Ledger,
+    registry: Registry,
+    plugins: Sequence[Path],
+    *,
+    jobs: int,
+    data_dir: Path | None,
+    download: bool,
+) -> None:
+    """Run what the ledger does not have."""
+    from gemkit.reproduce.results import Index
+    from gemkit.reproduce.trial import measure
+
+    left = Index(store).missing(planned)
+    _check_data(left, registry, data_dir, download=download)
+    where = {"data_dir": data_dir and str(data_dir), "plugins": [str(one) for one in plugins]}
+    runs = number_of(len(planned), "run")
+    echo(f"{len(left)} of {runs} to do; results go to {store.path}", err=True)
+    store.complete([run | where for run in left], measure, jobs, describe)
 
 
 def describe(row: Row) -> str:
@@ -156,8 +217,9 @@ def describe(row: Row) -> str:
 
     setting = row["setting"]
     run = f"{setting['pruner']} at density {setting['density']:g}, seed {row['seed']}"
-    if "collapse" in row:
-        return f"{run}: collapsed"
+    for end in ("collapse", "refused"):
+        if end in row:
+            return f"{run}: {'collapsed' if end == 'collapse' else end}"
     before, after = percent(row["before"]), percent(row["after"])
     return f"{run}: {before} before fine-tuning, {after} after"
 

@@ -7,13 +7,15 @@ import hashlib
 import json
 import os
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemkit.report.plots import canvas, save
+from gemkit.reproduce.curves import draw_lambda, draw_progress
 from gemkit.reproduce.results import Results
+from gemkit.reproduce.table import FIGURES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,28 +35,53 @@ CAPTIONS = {
     "layers": "What every layer keeps, from input to output",
     "convergence": "Validation accuracy over search and fine-tuning, mean over seeds",
     "scatter": "Every ticket before and after fine-tuning; open marks are the lower density",
+    "lambda": "Density over the search with the bound of freezing, and accuracy at its end",
+    "progress": "Validation accuracy over search and fine-tuning; lines are test accuracies",
 }
 
 
-def draw_figures(results: Sequence[Results], folder: Path, stem: str) -> list[Path]:
-    """Draw the figures that the results suffice for, and return their files."""
+Styles = Mapping[str, Mapping[str, Any]]
+Drawing = tuple[
+    float, float, Callable[["Figure", Sequence[Results], Styles], None], Sequence[Results]
+]
+"""Width and height in inches, the function that fills a figure, and what it draws."""
+
+
+def draw_figures(
+    results: Sequence[Results],
+    folder: Path,
+    stem: str,
+    kinds: Sequence[str] = FIGURES,
+    stamp: str = "",
+) -> list[Path]:
+    """Draw the figures that the results suffice for, and return their files.
+
+    `stamp` is written across the top of each.
+    """
     known = [one for one in results if one.rows]
     sparse = [one for one in known if one.preset.density < 1]
     checked = [one for one in sparse if one.line.checks]
     rows = len({one.line.method for one in sparse})
+    searched = [one for one in known if any(row["curves"]["search"] for row in one.rows)]
+    drawings: dict[str, Drawing] = {
+        "accuracy": (7.2, 3.2, _accuracy, known),
+        "sanity": (7.2, 3.2, _sanity, checked),
+        "layers": (7.2, 1.2 + 1.1 * rows, _layers, sparse),
+        "convergence": (7.2, 3.2, _convergence, known),
+        "scatter": (4.6, 3.4, _scatter, sparse),
+        "lambda": (7.2, 3.8, draw_lambda, searched),
+        "progress": (6.0, 3.4, draw_progress, known),
+    }
     files: list[Path] = []
     with canvas() as new_figure:
-        for name, width, height, fill, subjects in (
-            ("accuracy", 7.2, 3.2, _accuracy, known),
-            ("sanity", 7.2, 3.2, _sanity, checked),
-            ("layers", 7.2, 1.2 + 1.1 * rows, _layers, sparse),
-            ("convergence", 7.2, 3.2, _convergence, known),
-            ("scatter", 4.6, 3.4, _scatter, sparse),
-        ):
+        for name in kinds:
+            width, height, fill, subjects = drawings[name]
             if subjects:
                 folder.mkdir(parents=True, exist_ok=True)
                 figure = new_figure(width, height)
                 fill(figure, subjects, _styles(known))
+                if stamp:
+                    figure.suptitle(stamp, color="#d55e00")
                 files += save(figure, folder, f"{stem}-{name}", origin(results))
     return files
 
@@ -74,9 +101,6 @@ def origin(results: Sequence[Results]) -> str:
     """Return a hash of the rows, stored in the figures to detect outdated ones."""
     rows = json.dumps([one.rows for one in results], sort_keys=True)
     return f"rows sha256:{hashlib.sha256(rows.encode()).hexdigest()}"
-
-
-Styles = dict[str, dict[str, Any]]
 
 
 def _styles(results: Sequence[Results]) -> Styles:

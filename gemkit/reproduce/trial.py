@@ -4,17 +4,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gemkit.core.errors import CollapseError
+from gemkit.core.errors import CollapseError, FitError
 from gemkit.core.events import EpochEnded, Event
 from gemkit.plugins.current import in_use
 from gemkit.plugins.loader import load_plugins
 from gemkit.plugins.registry import Registry
 from gemkit.presets.preset import preset_from
 from gemkit.reproduce.table import KEYS
-from gemkit.runs.checking import make_checks, run_context
+from gemkit.reproduce.tuning import tuned
+from gemkit.runs.checking import Checks, make_checks, run_context
 from gemkit.runs.machine import host
 from gemkit.runs.resolved import ResolvedRun, resolve
 from gemkit.runs.setup import set_up
+from gemkit.sanity.context import CheckContext
 from gemkit.sanity.trials import TICKET, Measured, Unmade, trials
 from gemkit.study.store import Row
 from gemkit.tickets.ticket import Ticket
@@ -25,7 +27,8 @@ def measure(run: Row) -> Row:
     """Carry out a run of the ledger, and return its row with the results.
 
     `run` also has the paths of data and plugins, which are not recorded. Layers that lose every
-    weight are counted; for a network that loses every weight the row has `collapse`.
+    weight are counted; for a network that loses every weight the row has `collapse`, and for a
+    method that does not fit the network, `refused`.
     """
     registry = load_plugins(files=[Path(file) for file in run["plugins"]])
     with in_use(registry):
@@ -42,20 +45,29 @@ def _measured(run: Row, registry: Registry) -> Row:
         resolved.model, resolved.dataset, resolved.seed, resolved.runtime, fabric, data_dir=folder
     )
     resolved, curves = resolved.with_learning_rates(setup.data), Curves()
-    context = run_context(resolved, setup, registry, [curves]).tolerating_collapse()
-    row = {key: run[key] for key in KEYS} | _about(resolved, str(fabric.device))
+    row = {key: run[key] for key in KEYS if key in run} | _about(resolved, str(fabric.device))
     began, started = time.perf_counter(), time.process_time()
     try:
+        resolved, epochs = tuned(resolved, setup, run.get("tuning", ()), folder)
+        context = run_context(resolved, setup, registry, [curves]).tolerating_collapse()
         ticket = context.search()
     except CollapseError as error:
         return row | {"collapse": str(error)}
-    found: Row = _kept(ticket) | {
-        "cpu_seconds_search": round(time.process_time() - started, 3),
-        "controls": {},
-        "unmade": {},
+    except FitError as error:
+        return row | {"refused": str(error)}
+    row |= _about(resolved, str(fabric.device)) | _kept(ticket, epochs)
+    row["cpu_seconds_search"] = round(time.process_time() - started, 3)
+    row |= _trials(ticket, make_checks(registry, run["checks"]), context, curves)
+    return row | {
+        "cpu_seconds": round(time.process_time() - started, 3),
+        "seconds": round(time.perf_counter() - began, 3),
     }
-    checks = make_checks(registry, run["checks"])
-    for trial in trials(ticket, checks, [resolved.seed], context):
+
+
+def _trials(ticket: Ticket, checks: Checks, context: CheckContext, curves: "Curves") -> Row:
+    """Fine-tune the ticket and its controls."""
+    found: Row = {"controls": {}, "unmade": {}}
+    for trial in trials(ticket, checks, [context.seed], context):
         if isinstance(trial, Unmade):
             found["unmade"][trial.check] = trial.reason
         elif isinstance(trial, Measured):
@@ -64,14 +76,7 @@ def _measured(run: Row, registry: Registry) -> Row:
             found |= {"before": trial.before, "after": trial.after, "curves": curves.data()}
         else:
             found["controls"][trial.check] = {"before": trial.before, "after": trial.after}
-    return (
-        row
-        | found
-        | {
-            "cpu_seconds": round(time.process_time() - started, 3),
-            "seconds": round(time.perf_counter() - began, 3),
-        }
-    )
+    return found
 
 
 class Curves:
@@ -110,7 +115,7 @@ def _about(resolved: ResolvedRun, device: str) -> dict[str, Any]:
     }
 
 
-def _kept(ticket: Ticket) -> dict[str, Any]:
+def _kept(ticket: Ticket, tuning_epochs: int) -> dict[str, Any]:
     """Return what the ticket keeps of each layer, and the epochs of the search."""
     return {
         "kept": ticket.kept,
@@ -118,5 +123,5 @@ def _kept(ticket: Ticket) -> dict[str, Any]:
         "alive": ticket.info.alive,
         "empty_layers": sum(layer.kept == 0 for layer in ticket.layers),
         "layers": [[layer.name, layer.kept, layer.prunable] for layer in ticket.layers],
-        "search_epochs": ticket.info.epochs,
+        "search_epochs": ticket.info.epochs + tuning_epochs,
     }

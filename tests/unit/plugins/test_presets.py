@@ -29,6 +29,7 @@ REGISTRY = load_plugins(only=())
 PRESETS = {name: entry.thing for name, entry in REGISTRY.presets.items()}
 SHAPES = {
     "cifar10": ((3, 32, 32), 10),
+    "cifar100": ((3, 32, 32), 100),
     "imagefolder": ((3, 16, 16), 10),
     "tiny_imagenet": ((3, 64, 64), 200),
     "caltech101": ((3, 32, 32), 101),
