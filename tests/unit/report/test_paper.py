@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 from cli_runs import answer, commands_in
-from test_reproduce import REGISTRY, TABLES, invented
+from test_reproduce import REGISTRY, ROOT, TABLES, invented
 
+from docs.tools import paper as paper_page
 from gemkit.core.errors import FitError, OptionError
 from gemkit.reproduce import trial
 from gemkit.reproduce.comparison import SYNTHETIC, comparison
@@ -125,6 +126,16 @@ def test_the_list_says_what_is_missing(tmp_path, monkeypatch):
     assert set(data["tables"]) == set(TABLES)
     assert [item["label"] for item in data["paper"]] == list(LABELS)
     assert " cifar10 ✗ " in gemkit("reproduce", "--data-dir", "elsewhere").stdout
+
+
+def test_the_page_has_the_list(tmp_path):
+    """Where it has not: python -m docs.tools.paper docs/reproduction.md."""
+    text = (ROOT / "docs" / "reproduction.md").read_text()
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    paper_page.main([str(page)])
+    assert page.read_text() == text
+    assert all(f"`{name}`" in text for name in by_name(TABLES))
 
 
 # --- rows ----------------------------------------------------------------------------------------
