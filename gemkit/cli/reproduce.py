@@ -15,7 +15,9 @@ from gemkit.core.text import number_of
 
 if TYPE_CHECKING:
     from gemkit.plugins.registry import Registry
+    from gemkit.reproduce.results import Results
     from gemkit.reproduce.scale import Scale
+    from gemkit.reproduce.table import Table
     from gemkit.study.store import Ledger, Row
 
 LEDGER = Path("reproduction.jsonl")
@@ -136,19 +138,14 @@ def _reproduce(
 ) -> Answer:
     """Run what is missing, and report what there is."""
     from gemkit.plugins.loader import load_plugins
-    from gemkit.report.pages import check_place, write_results
+    from gemkit.report.pages import check_place
     from gemkit.report.plots import check_canvas
-    from gemkit.reproduce.comparison import comparison
-    from gemkit.reproduce.figures import draw_figures, links
     from gemkit.reproduce.results import Index, check_kind, results_of
     from gemkit.reproduce.table import KEYS, table_of
     from gemkit.study.store import Ledger
 
-    size, registry, table = (
-        _scale(scale, width, page, attempt=attempt),
-        load_plugins(files=plugins),
-        table_of(name),
-    )
+    size = _scale(scale, width, page, attempt=attempt)
+    registry, table = load_plugins(files=plugins), table_of(name)
     seeds = seeds or (1 if attempt else table.seeds)
     store = Ledger(ledger or (TRY_LEDGER if attempt else LEDGER), KEYS)
     check_kind(store, synthetic=attempt)
@@ -160,8 +157,27 @@ def _reproduce(
     if not no_runs:
         _complete(planned, store, registry, plugins, **how)
     results = results_of(table, registry, size, seeds, store)
+    text, drawn = _report(name, table, results, size, page, figures)
+    rows = list(Index(store).of(planned))
+    data = {"table": name, "rows": rows, "figures": [str(file) for file in drawn]}
+    return Answer(data, "\n".join([text, *(["", *map(str, drawn)] if drawn else [])]))
+
+
+def _report(
+    name: str,
+    table: Table,
+    results: Sequence[Results],
+    size: Scale,
+    page: Path | None,
+    figures: Path | None,
+) -> tuple[str, list[Path]]:
+    """Return the table and the figures that were drawn; write both on the page."""
+    from gemkit.report.pages import write_results
+    from gemkit.reproduce.comparison import comparison
+    from gemkit.reproduce.figures import draw_figures, links
+
     text = comparison(table, results, size)
-    stamp = "synthetic data: the numbers mean nothing" if attempt else ""
+    stamp = "synthetic data: the numbers mean nothing" if size.synthetic else ""
     drawn = draw_figures(results, figures, name, table.figures, stamp) if figures else []
     if figures is not None and not drawn:
         echo("note: nothing of this table is measured yet, so there is no figure", err=True)
@@ -169,9 +185,7 @@ def _reproduce(
         echo("note: the page gets no figures; --figures DIR draws them", err=True)
     if page is not None:
         write_results(page, name, "\n\n".join(filter(None, [text, links(drawn, page)])))
-    rows = list(Index(store).of(planned))
-    data = {"table": name, "rows": rows, "figures": [str(file) for file in drawn]}
-    return Answer(data, "\n".join([text, *(["", *map(str, drawn)] if drawn else [])]))
+    return text, drawn
 
 
 def _scale(scale: float, width: float, page: Path | None, *, attempt: bool) -> Scale:
