@@ -91,11 +91,12 @@ def plugins(plugins: Sequence[Path]) -> Answer:
 @click.argument("folder", metavar="[DIR]", default="runs", type=click.Path(path_type=Path))
 @answers_json
 def runs(folder: Path) -> Answer:
-    """List the runs in DIR (by default `runs`): state, pruner, density, accuracy.
+    """List the runs in DIR (by default `runs`): state, pruner, network, data, seed, accuracy.
 
-    A run is running, interrupted (`gemkit resume` resumes it), failed, or done.
+    A run is running, interrupted (`gemkit resume` resumes it), failed, or done. Means of runs that
+    differ in their seed alone follow.
     """
-    from gemkit.runs.listing import runs_data, runs_text
+    from gemkit.runs.listing import means_of, runs_data, runs_text
 
     listed = runs_data(folder)
-    return Answer({"runs": listed}, runs_text(listed, folder))
+    return Answer({"runs": listed, "means": means_of(listed)}, runs_text(listed, folder))

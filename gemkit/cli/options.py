@@ -255,7 +255,15 @@ _TRAINING = {**_MACHINE, "compile": _COMPILE, "compact": _COMPACT}
 measuring_machine_options = bundle("machine", _MACHINE)
 searching_machine_options = bundle("machine", {**_MACHINE, "compile": _COMPILE})
 training_machine_options = bundle("machine", _TRAINING)
-running_machine_options = bundle("machine", {**_TRAINING, "lean": _LEAN})
+_THREADS = integer_option(
+    "Machine",
+    "--threads",
+    "Threads of the run on the CPU; another number changes its last bits.",
+    least=1,
+    most=4096,
+    show_default="torch's own",
+)
+running_machine_options = bundle("machine", {**_TRAINING, "threads": _THREADS, "lean": _LEAN})
 
 
 # --- output ---

@@ -144,6 +144,12 @@ training_options = bundle(
     show_default="runs/PRUNER-MODEL-DATASET-dDENSITY-sSEED",
     help="Folder for the run's files: new, empty, or with this same run, which is then resumed.",
 )
+@option(
+    "Output",
+    "--new",
+    is_flag=True,
+    help="Run even if this same run is finished in `runs`; otherwise its result is printed.",
+)
 @checkpoint_option(CHECKPOINT_MINUTES)
 @answers_json
 @option(
@@ -158,6 +164,7 @@ training_options = bundle(
 def run(
     preset: str | None,
     out: Path | None,
+    new: bool,
     plugins: Sequence[Path],
     **options: Any,  # noqa: ANN401 - all the other options
 ) -> Answer:
@@ -195,6 +202,7 @@ def run(
         progress=report,
         registry=registry,
         download=world["download"],
+        new=new,
     )
     return answer_of(result, report.settings)
 

@@ -22,7 +22,6 @@ from gemkit.cli.options import (
 from gemkit.core.text import number_of
 
 if TYPE_CHECKING:
-    from gemkit.study.records import Records
     from gemkit.study.stage_store import StageStore
     from gemkit.study.status import Status
     from gemkit.study.study import Study
@@ -121,15 +120,18 @@ def run(
 
     registry = load_plugins(files=[path.absolute() for path in plugins])
     fields, own = split_fields(options["axes"]["fields"])
-    grid = study_grid(registry, file, preset, given_axes(options, fields), options)
+    axes = given_axes(options, fields)
+    grid = study_grid(registry, file, preset, axes, options)
+    confirmed = None if file is None else axes.get(("model",), [])
     place = registry.build("executors", executor, own)
     folder = out or Path("studies") / (grid.name or "study")
-    study = Study.of(grid, folder, data_dir=options["data_dir"], registry=registry)
+    data_dir = options["data_dir"]
+    study = Study.of(grid, folder, data_dir=data_dir, registry=registry, confirmed=confirmed)
     if dry_run:
         return plan_of(study, place, jobs)
     _note_other_cells(study)
-    records = study.run(place, jobs=jobs, download=download)  # type: ignore[arg-type] # its kind
-    return answer_of(study.name, study.store, records, study.status())
+    study.run(place, jobs=jobs, download=download)  # type: ignore[arg-type] # its kind
+    return answer_of(study.store, study.status())
 
 
 @study.command("status", cls=SectionedCommand)
@@ -137,14 +139,11 @@ def run(
 @answers_json
 def status(folder: Path) -> Answer:
     """Show how far the study in DIR is: means over seeds, what runs, and what failed."""
-    from gemkit.study.records import Records, record_of
     from gemkit.study.study import load
 
     study = load(folder)
     now = study.status()
-    records = Records(record_of(study.name, one, now.results, now.failures) for one in study.cells)
-    answer = answer_of(study.name, study.store, records, now)
-    return Answer(now.to_data(), answer.text)
+    return Answer(now.to_data(), answer_of(study.store, now).text)
 
 
 @study.command("merge", cls=SectionedCommand)
@@ -170,21 +169,22 @@ def merge(folders: Sequence[Path], out: Path) -> Answer:
     return Answer(data, f"{out}: {number_of(data['cells'], 'cell')}, {stages} that are done")
 
 
-def answer_of(name: str, store: StageStore, records: Records, now: Status) -> Answer:
+def answer_of(store: StageStore, now: Status) -> Answer:
     """Return the means over seeds, and how many cells are in which state."""
-    from gemkit.study.view import group_rows, measure_text, plain_table, problems_text
+    from gemkit.study.study import records_of
+    from gemkit.study.view import group_table, measure_text, problems_text
 
-    header, rows = group_rows(records)
     counts = [f"{count} {state}" for state, count in now.states.items() if count]
     stages = f"{now.stages['done']} of {number_of(now.stages['total'], 'stage')} done"
     running = f", {now.stages['running']} running" if now.running else ""
+    records = records_of(now)
     about = f"{records[0]['metric']}{measure_text(records[0]['metric'])}" if records else ""
-    lines = [plain_table(header, rows), "", about, f"cells: {', '.join(counts)}; {stages}{running}"]
+    lines = [group_table(records), "", about, f"cells: {', '.join(counts)}; {stages}{running}"]
     if now.failures:
         lines.append(problems_text(now.problems()))
         lines.append("failed stages are tried again by the same command")
     lines.append(f"study: {store.path}")
-    data = {"study": name, "folder": str(store.path), **now.to_data(), "records": list(records)}
+    data = {"folder": str(store.path), **now.to_data(), "records": list(records)}
     return Answer(data, "\n".join(lines), code=1 if now.failures else 0)
 
 

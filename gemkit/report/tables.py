@@ -61,6 +61,22 @@ def text_table(
     return "\n".join(line.rstrip() for line in out.getvalue().rstrip().split("\n"))
 
 
+def wide_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[int] = ()
+) -> str:
+    """Return a table whose lines are as long as they need to be, for pipes: no name is broken."""
+    cells = [list(header), *([escaped(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if place in numbers else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in cells
+    ]
+    return "\n".join(line.rstrip() for line in lines)
+
+
 def _width() -> int:
     """Return the width of the terminal, at least 60 and at most 100."""
     return max(60, min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns))

@@ -1,11 +1,14 @@
 """The runs in a folder: their states and results."""
 
+import hashlib
+import json
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gemkit.core.errors import GemkitError, OptionError
-from gemkit.report.tables import text_table
+from gemkit.report.tables import wide_table
 from gemkit.runs.directory import RunDir
 from gemkit.runs.metrics import last_line
 from gemkit.runs.result import values_of
@@ -34,6 +37,10 @@ def _describe(run: RunDir) -> dict[str, Any]:
         "run": str(run.path),
         "state": state,
         "pruner": _word(recipe.get("pruner")) if isinstance(recipe, dict) else None,
+        "model": _part(config.get("model")),
+        "dataset": _part(config.get("dataset")),
+        "seed": _count(config.get("seed")),
+        "density_target": _number(config.get("density")),
         "density": _number(result.get("density", config.get("density"))),
         "accuracy_before": _number(result.get("accuracy_before")),
         "accuracy_after": _number(result.get("accuracy_after")),
@@ -41,7 +48,40 @@ def _describe(run: RunDir) -> dict[str, Any]:
         "phase": _word(epoch.get("phase")),
         "epoch": _count(epoch.get("epoch")),
         "problem": _word(last.get("message"), 2000) if last.get("event") == "error" else None,
+        "group": _group(config),
     }
+
+
+def means_of(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the means of finished runs that differ in their seed alone."""
+    groups: dict[str, dict[int, Mapping[str, Any]]] = {}
+    for run in runs:
+        if run["state"] == "done" and run["after"] is not None:
+            groups.setdefault(run["group"], {})[run["seed"]] = run
+    return [_mean(list(own.values())) for own in groups.values() if len(own) > 1]
+
+
+def _mean(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    shared = ("pruner", "model", "dataset", "density_target", "metric")
+    found: dict[str, Any] = {name: runs[0][name] for name in shared} | {"seeds": len(runs)}
+    for when in ("before", "after"):
+        values = [run[when] for run in runs]
+        found[when] = {"mean": statistics.mean(values), "std": statistics.stdev(values)}
+    return found
+
+
+def _group(config: Mapping[str, Any]) -> str:
+    """Return what runs of the same configuration have in common, whatever their seeds."""
+    own = {key: config[key] for key in config if key not in ("seed", "run", "versions")}
+    return hashlib.sha256(json.dumps(own, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _part(spec: object) -> str | None:
+    """Return the name of a network or data set, with its argument."""
+    if not isinstance(spec, dict):
+        return None
+    words = [spec.get("custom", spec.get("name")), spec.get("network")]
+    return _word(":".join(str(word) for word in words if word is not None))
 
 
 def _measured(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,8 +110,23 @@ def runs_text(runs: Sequence[Mapping[str, Any]], folder: Path) -> str:
     """Show runs as a table."""
     if not runs:
         return f"there are no runs in {folder}"
-    header = ("run", "state", "pruner", "density", "before", "after", "last epoch")
-    return text_table(header, [_row(run) for run in runs], numbers=(3, 4, 5))
+    header = ("run", "state", "pruner", "model", "data set", "seed", "density", "before", "after")
+    table = wide_table((*header, "last epoch"), [_row(run) for run in runs], numbers=range(5, 9))
+    means = [_mean_row(one) for one in means_of(runs)]
+    if not means:
+        return table
+    titles = ("means over seeds", "model", "data set", "density", "seeds", "before", "after")
+    return f"{table}\n\n{wide_table(titles, means, numbers=range(3, 7))}"
+
+
+def _mean_row(mean: Mapping[str, Any]) -> tuple[str, ...]:
+    values = [
+        f"{_shown(mean[when]['mean'], mean['metric'])} ± "
+        f"{value_text(mean[when]['std'], mean['metric'])}"
+        for when in ("before", "after")
+    ]
+    names = (str(mean[name] or "") for name in ("pruner", "model", "dataset"))
+    return (*names, f"{mean['density_target'] or 0:.4g}", str(mean["seeds"]), *values)
 
 
 def _row(run: Mapping[str, Any]) -> tuple[str, ...]:
@@ -80,7 +135,8 @@ def _row(run: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         Path(run["run"]).name or run["run"],
         run["state"],
-        str(run.get("pruner") or ""),
+        *(str(run.get(name) or "") for name in ("pruner", "model", "dataset")),
+        "" if run.get("seed") is None else str(run["seed"]),
         "" if density is None else f"{density:.4g}",
         *(_shown(run.get(when), run.get("metric")) for when in ("before", "after")),
         epoch,

@@ -1,7 +1,6 @@
 """`gemkit.run` and `gemkit.resume`: search, measure, fine-tune, measure, check."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,9 +8,8 @@ from typing import Any
 from torch import nn
 
 from gemkit.compaction.tracing import traced
-from gemkit.core.errors import DataError, OptionError, StorageError, UnknownNameError
+from gemkit.core.errors import DataError, OptionError, UnknownNameError
 from gemkit.core.limits import MAX_PARAMETERS
-from gemkit.data.fingerprint import check_same
 from gemkit.models.blocks import Shape
 from gemkit.models.custom import model_data
 from gemkit.models.part import ModelPart
@@ -24,14 +22,14 @@ from gemkit.pruning.feasible import check_network
 from gemkit.runs import directory as rundir
 from gemkit.runs.checking import make_checks, run_context
 from gemkit.runs.config import RunConfig
-from gemkit.runs.differences import differences
 from gemkit.runs.directory import RunDir
 from gemkit.runs.failures import explained
+from gemkit.runs.former import check_same_run, finished, note_unfinished
 from gemkit.runs.machine import environment
 from gemkit.runs.networks import at_most
 from gemkit.runs.progress import Progress
 from gemkit.runs.read_config import config_from
-from gemkit.runs.resolved import ResolvedRun, recorded_data, resolve, resolve_recorded
+from gemkit.runs.resolved import ResolvedRun, resolve, resolve_recorded
 from gemkit.runs.result import RunResult, result_from
 from gemkit.runs.runner import Runner
 from gemkit.runs.setup import (
@@ -58,6 +56,7 @@ def run(
     progress: Progress | bool = True,
     registry: Registry | None = None,
     download: bool = False,
+    new: bool = True,
 ) -> RunResult:
     """Search for a ticket, measure it, fine-tune it, measure it again, and check it.
 
@@ -74,6 +73,8 @@ def run(
         registry: the available parts, if not those of the installed plugins; for example
             `load_plugins(files=["mine.py"])`.
         download: fetch the data set first, unless it is there.
+        new: without `out`, always make a new folder; otherwise a finished run of the same
+            configuration in `runs` is not repeated, and its result is returned.
     """
     registry = registry or load_plugins()
     if isinstance(config, str):
@@ -86,7 +87,9 @@ def run(
     folder = None if out is None else Path(out)
     if folder is not None:
         rundir.check_free(folder)
-    return _execute(registry, resolved, folder, observers, chosen(progress), download=download)
+    return _execute(
+        registry, resolved, folder, observers, chosen(progress), download=download, new=new
+    )
 
 
 def resume(
@@ -150,6 +153,7 @@ def _execute(
     *,
     download: bool = False,
     build: Build | None = None,
+    new: bool = True,
 ) -> RunResult:
     """Carry out a run in a folder, from the start or from its last checkpoint.
 
@@ -182,9 +186,11 @@ def _execute(
         check_network(run.recipe, setup.model, density=run.density, on_collapse=run.on_collapse)
         context = run_context(run, setup, registry, [progress.controls()])
         check_fit(controls, context)
+        if folder is None and not new:
+            folder = finished(run, setup, progress)
         run_dir = rundir.create(folder, run.name)
         if folder is None:
-            _note_unfinished(run_dir, run.name, progress)
+            note_unfinished(run_dir, run.name, progress)
         with explained("nothing else was changed"), run_dir.locked():
             with together(fabric):
                 _prepare_folder(run_dir, run, setup, progress)
@@ -236,23 +242,12 @@ def _observer(registry: Registry, name: str) -> Observer:
     return part
 
 
-def _note_unfinished(run_dir: RunDir, name: str, progress: Progress) -> None:
-    """Report an interrupted run of the same name, since this is a new one."""
-    former = RunDir(run_dir.path.with_name(name))
-    with suppress(StorageError):  # files of another run's folder that are not plain
-        if former != run_dir and former.is_run() and former.state() == "interrupted":
-            progress.note(
-                f"{former.path} was interrupted, and this is a new run in {run_dir.path}; "
-                f"`gemkit resume {former.path}` would resume that one"
-            )
-
-
 def _prepare_folder(run_dir: RunDir, run: ResolvedRun, setup: Setup, progress: Progress) -> None:
     """Record the configuration and the data, or check that the folder holds the same run."""
     if run_dir.is_run():
         config = run_dir.config()
         try:
-            _check_same_run(run_dir.path, config, run, setup)
+            check_same_run(run_dir.path, config, run, setup)
         except (OptionError, DataError):
             if not run_dir.has_nothing_saved():
                 raise
@@ -269,25 +264,3 @@ def _prepare_folder(run_dir: RunDir, run: ResolvedRun, setup: Setup, progress: P
             "may differ in the last bits"
         )
     progress.started(run)
-
-
-def _check_same_run(
-    folder: Path, config: Mapping[str, Any], run: ResolvedRun, setup: Setup
-) -> None:
-    """Refuse a folder with another configuration, or with the same one on other data."""
-    there = {name: value for name, value in config.items() if name not in {"data", "run"}}
-    known, now = recorded_data(config), setup.data.fingerprint
-    if other := differences(there, run.to_data()):
-        # Learning rates that were left open may differ because the data do.
-        other += [f"data: {words}" for words in (known.differences(now) if known else ())]
-        raise OptionError(
-            f"{folder} holds another run, and nothing was changed there:\n  - "
-            + "\n  - ".join(other)
-            + "\ngive another --out, or what that run was started with"
-        )
-    check_same(
-        known,
-        now,
-        f"the run in {folder} began with",
-        "restore them, name the folder they moved to with --data-dir, or start another run",
-    )

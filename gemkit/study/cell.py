@@ -1,6 +1,6 @@
 """Cells: one configuration with one seed, and the stages that it consists of."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -88,16 +88,23 @@ class Cell:
 
 
 def make_cells(
-    registry: Registry, points: Iterable[Point], checks: Sequence[str], *, data_dir: Path | None
+    registry: Registry,
+    points: Iterable[Point],
+    checks: Sequence[str],
+    *,
+    data_dir: Path | None,
+    confirmed: Collection[str] | None = None,
 ) -> list[Cell]:
     """Look up all cells and check that everything in them fits together.
 
+    `confirmed` are networks that the user named, if the others come from a file: those of a file
+    alone run no code and load no weights. None means that the user named all of them.
     Cells that are the same are listed once: the dense network has no other density than 1.
     """
     cells: dict[tuple[Any, ...], Cell] = {}
     made: dict[tuple[str, ...], Checks] = {}
     for point in points:
-        config = _config(point)
+        config = _config(point, confirmed)
         names = tuple(dict.fromkeys([*config.run.checks, *checks]))
         if names not in made:
             made[names] = make_checks(registry, names)
@@ -110,13 +117,15 @@ def make_cells(
     return list(cells.values())
 
 
-def _config(point: Point) -> RunConfig:
+def _config(point: Point, confirmed: Collection[str] | None) -> RunConfig:
     """Return the configuration of a cell; only plain data can be sent to other processes.
 
     A ticket that collapses is measured like any other, unless the study says otherwise: leaving
     such seeds out would flatter a method.
     """
     config = config_from({"on_collapse": "warn", **point.data})
+    if confirmed is not None and isinstance(config.model, str) and config.model not in confirmed:
+        config = config.replace(model={"name": config.model})
     functions = [
         name
         for name, value in {

@@ -25,8 +25,14 @@ class Status:
     running: frozenset[str]
 
     @classmethod
-    def of(cls, name: str, cells: Sequence[CellInfo], store: StageStore) -> "Status":
-        """Read the store."""
+    def of(
+        cls,
+        name: str,
+        cells: Sequence[CellInfo],
+        store: StageStore,
+        unrecorded: Mapping[str, str] | None = None,
+    ) -> "Status":
+        """Read the store; `unrecorded` are failures that a full disk kept out of it."""
         results: dict[str, StageResult] = {}
         failures: dict[str, str] = {}
         running = set()
@@ -43,7 +49,9 @@ class Status:
                 running.add(stage)
             elif (reason := store.failure(stage)) is not None:
                 failures[stage] = reason
-        return cls(name, cells, results, failures, frozenset(running))
+        known = {*results, *running, *failures}
+        lost = {stage: why for stage, why in (unrecorded or {}).items() if stage not in known}
+        return cls(name, cells, results, {**failures, **lost}, frozenset(running))
 
     @property
     def states(self) -> dict[str, int]:

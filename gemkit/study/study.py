@@ -1,6 +1,6 @@
 """`gemkit.Study`: many runs, whose results are cached and can be added to."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from gemkit.parts.recipe import Recipe
 from gemkit.plugins.loader import load_plugins
 from gemkit.plugins.registry import Registry
 from gemkit.runs.config import RunConfig, RunSettings
-from gemkit.study.cell import Cell, CellInfo, make_cells
+from gemkit.study.cell import Cell, make_cells
 from gemkit.study.driver import Board, Driver, StudyView
 from gemkit.study.grid import Grid, Point, grid_from
 from gemkit.study.keys import THREADS
@@ -84,10 +84,16 @@ class Study:
         *,
         data_dir: Path | str | None = None,
         registry: Registry | None = None,
+        confirmed: Collection[str] | None = (),
     ) -> "Study":
-        """Make a study of a grid, for example from `gemkit.study.grid.read_grid`."""
+        """Make a study of a grid, for example from `gemkit.study.grid.read_grid`.
+
+        A file alone runs no code: networks that run code or load weights are `confirmed` by name;
+        None confirms all.
+        """
         study = cls.__new__(cls)
-        study._set_up(grid.points(), grid.checks, grid.name, Path(out), data_dir, registry)
+        points = grid.points()
+        study._set_up(points, grid.checks, grid.name, Path(out), data_dir, registry, confirmed)
         return study
 
     def _set_up(
@@ -98,12 +104,16 @@ class Study:
         out: Path,
         data_dir: Path | str | None,
         registry: Registry | None,
+        confirmed: Collection[str] | None = None,
     ) -> None:
         self.registry = registry or load_plugins()
         self.store = StageStore(out)
+        self._failures: dict[str, str] = {}
         self.name = name or out.name
         self.data_dir = None if data_dir is None else Path(data_dir)
-        self.cells: list[Cell] = make_cells(self.registry, points, checks, data_dir=self.data_dir)
+        self.cells: list[Cell] = make_cells(
+            self.registry, points, checks, data_dir=self.data_dir, confirmed=confirmed
+        )
 
     @property
     def threads(self) -> int:
@@ -155,7 +165,10 @@ class Study:
         view = progress if isinstance(progress, StudyView) else shown(progress)
         if board.missing():
             pool, count = self._started(executor, jobs)
-            Driver(board, self.store, view).run(pool, count)
+            try:
+                Driver(board, self.store, view).run(pool, count)
+            finally:
+                self._failures = dict(board.failures)
         return self.results()
 
     def _started(
@@ -175,11 +188,11 @@ class Study:
 
     def status(self) -> Status:
         """Return which cells and stages are done, running, failed or missing."""
-        return Status.of(self.name, [cell.info for cell in self.cells], self.store)
+        return Status.of(self.name, [cell.info for cell in self.cells], self.store, self._failures)
 
     def results(self) -> Records:
         """Return one record for each cell."""
-        return results_of(self.name, [cell.info for cell in self.cells], self.store)
+        return records_of(self.status())
 
 
 class StoredStudy:
@@ -195,7 +208,7 @@ class StoredStudy:
 
     def results(self) -> Records:
         """Return one record for each cell."""
-        return results_of(self.name, self.cells, self.store)
+        return records_of(self.status())
 
 
 def load(path: Path | str) -> StoredStudy:
@@ -203,10 +216,11 @@ def load(path: Path | str) -> StoredStudy:
     return StoredStudy(path)
 
 
-def results_of(name: str, cells: Sequence[CellInfo], store: StageStore) -> Records:
-    """Return one record for each cell, from the store."""
-    status = Status.of(name, cells, store)
-    return Records(record_of(name, cell, status.results, status.failures) for cell in cells)
+def records_of(status: Status) -> Records:
+    """Return one record for each cell."""
+    return Records(
+        record_of(status.name, cell, status.results, status.failures) for cell in status.cells
+    )
 
 
 def _number(table: Any, name: str, default: int) -> int:  # noqa: ANN401 - part of a configuration

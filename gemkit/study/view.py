@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gemkit.core.text import escaped, number_of
+from gemkit.report.tables import wide_table
 from gemkit.runs import signals
 from gemkit.study.cell import Stage
 from gemkit.study.driver import Board, StudyView
@@ -241,19 +242,11 @@ def _stopping() -> None:
         os.write(2, _STOPPING)
 
 
-def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table whose columns are as wide as they need to be, for pipes and terminals."""
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+def group_table(records: Sequence[Record]) -> str:
+    """Return the means over seeds as a table, for pipes and terminals."""
+    header, rows = group_rows(records)
     first = len(header) - _numbers(header)
-
-    def line(cells: Sequence[str]) -> str:
-        padded = [
-            cell.ljust(width) if place < first else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        ]
-        return "  ".join(padded).rstrip()
-
-    return "\n".join(map(line, [header, *([escaped(cell) for cell in row] for row in rows)]))
+    return wide_table(header, rows, numbers=range(first, len(header)))
 
 
 def problems_text(problems: Mapping[str, int]) -> str:

@@ -84,3 +84,48 @@ def test_the_result_of_a_moved_run_has_its_new_paths(gemkit, pruner):
     assert all(file.startswith("far/moved/") and Path(file).is_file() for file in files)
     assert again["accuracy_after"] == reported["accuracy_after"]
     assert " run/" not in gemkit(*words[:-2], "--out", "far/moved").stdout
+
+
+def test_a_finished_run_is_not_repeated(gemkit):
+    words = ("run", "--pruner", "random", *TINY)
+    first = answer(gemkit(*words, "--json"))
+    again = gemkit(*words, "--json")
+    assert answer(again) == first
+    assert "this is the result of an earlier run; --new makes another one" in again.stderr
+    assert len(list(Path("runs").iterdir())) == 1
+    new = answer(gemkit(*words, "--new", "--json"))
+    assert new["run_dir"] == f"{first['run_dir']}-2"
+    other = answer(gemkit(*words, "-o", "finetune.lr=0.01", "--json"))
+    assert other["run_dir"] == f"{first['run_dir']}-3", "another configuration is another run"
+    assert answer(gemkit(*words, "-o", "finetune.lr=0.01", "--json")) == other
+
+
+def test_an_interrupted_run_is_not_taken_for_a_finished_one(gemkit):
+    words = ("run", "--pruner", "random", *TINY, "--json")
+    first = answer(gemkit(*words))
+    Path(first["run_dir"], "checkpoints").mkdir()
+    assert answer(gemkit(*words))["run_dir"] == f"{first['run_dir']}-2"
+
+
+def test_runs_are_listed_with_seed_network_and_data_and_means_over_seeds(gemkit):
+    runs = {
+        seed: answer(gemkit("run", "--pruner", "random", *TINY, "--seed", seed, "--json"))
+        for seed in (0, 1)
+    }
+    gemkit("run", "--pruner", "magnitude", *TINY)
+    shown = gemkit("runs").stdout.splitlines()
+    for one in runs.values():
+        [line] = [line for line in shown if line.startswith(f"{Path(one['run_dir']).name} ")]
+        assert line.split()[1:6] == ["done", "random", "conv4", "fake", str(one["seed"])]
+    listed = answer(gemkit("runs", "--json"))
+    [mean] = listed["means"]
+    assert (mean["pruner"], mean["model"], mean["dataset"], mean["seeds"]) == (
+        "random",
+        "conv4",
+        "fake",
+        2,
+    )
+    both = [one["after"] for one in runs.values()]
+    assert mean["after"]["mean"] == sum(both) / 2
+    assert shown[-1].startswith("random")
+    assert len(listed["runs"]) == 3
