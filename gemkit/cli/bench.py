@@ -117,7 +117,7 @@ def _forms(
 def _images(source: Source, batch: int) -> Tensor:
     """Return a batch of images; repeat them where there are not enough."""
     images, _ = next(source.batches(batch))
-    return images.repeat(-(-batch // len(images)), 1, 1, 1)[:batch]
+    return images.repeat(-(-batch // len(images)), *[1] * (images.ndim - 1))[:batch]
 
 
 def _forward(model: nn.Module, images: Tensor) -> Callable[[], object]:

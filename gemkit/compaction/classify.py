@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from gemkit.compaction import ops
 from gemkit.compaction.channels import ChannelMap, varying
-from gemkit.compaction.layers import BatchNorm, ConvOrLinear
+from gemkit.compaction.layers import CONVOLUTIONS, BatchNorm, ConvOrLinear, Layer
 from gemkit.compaction.ops import Op
 from gemkit.compaction.tracing import Trace, shape_of
 from gemkit.core.tensors import Tensors
@@ -22,8 +22,8 @@ _ACTIVATIONS = (
     *(nn.Hardswish, nn.Hardsigmoid, nn.Hardtanh, nn.Sigmoid, nn.Tanh, nn.Softplus),
 )
 _PRESERVING = (
-    *(nn.Identity, nn.Dropout, nn.Dropout2d, nn.MaxPool2d),
-    *(nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d),
+    *(nn.Identity, nn.Dropout, nn.Dropout2d, nn.MaxPool1d, nn.MaxPool2d),
+    *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d),
 )
 """Layers that do not change a constant channel, or scale it in training."""
 _RELUS = (nn.ReLU, nn.ReLU6, F.relu, F.relu6, F.relu_, torch.relu, torch.relu_, "relu", "relu_")
@@ -53,7 +53,7 @@ def op_of(node: Node, trace: Trace, known: ChannelMap, masks: Tensors | None) ->
         op = ops.Opaque(node, ())
     elif node.target in _VIEWS:
         op = _flatten(node, known)
-    elif isinstance(layer, nn.Conv2d | nn.Linear):
+    elif isinstance(layer, Layer):
         op = _conv_or_linear(node, layer, trace, known, masks)
     elif understood and layer is not None:
         op = _layer(node, layer, trace, known, trains=masks is not None)
@@ -64,18 +64,21 @@ def op_of(node: Node, trace: Trace, known: ChannelMap, masks: Tensors | None) ->
 
 def _conv_or_linear(
     node: Node,
-    layer: nn.Conv2d | nn.Linear,
+    layer: Layer,
     trace: Trace,
     known: ChannelMap,
     masks: Tensors | None,
 ) -> Op | None:
     """Classify a convolution over channels, or a linear layer over the last axis."""
-    plain = type(layer) in {nn.Conv2d, nn.Linear} and trace.used_once(node)
+    plain = type(layer) in {*CONVOLUTIONS, nn.Linear} and trace.used_once(node)
     shape, channels = shape_of(node.all_input_nodes[0]), known.get(node.all_input_nodes[0])
     if not plain or shape is None or len(node.all_input_nodes) != 1:
         return None
-    axis = 1 if isinstance(layer, nn.Conv2d) else len(shape) - 1
-    if (channels is not None and channels.axis != axis) or (axis == 1 and len(shape) not in {2, 4}):
+    convolves = isinstance(layer, CONVOLUTIONS)
+    axis = 1 if convolves else len(shape) - 1
+    if (channels is not None and channels.axis != axis) or (
+        convolves and len(shape) != layer.weight.ndim
+    ):
         return None
     dense = torch.ones_like(layer.weight, dtype=torch.bool)
     mask = None if masks is None else masks.get(f"{node.target}.weight", dense)

@@ -12,9 +12,9 @@ from gemkit.compaction.layers import BatchNorm, ConvOrLinear
 from gemkit.compaction.liveness import Analysis, analyze, opaque_steps
 from gemkit.compaction.ops import Op
 from gemkit.compaction.slicing import gather, resized_copy, scatter
-from gemkit.compaction.tracing import Shape, example_images
+from gemkit.compaction.tracing import Shape, example_inputs
 from gemkit.core.errors import CompactionError
-from gemkit.core.tensors import Tensors
+from gemkit.core.tensors import Tensors, as_input
 from gemkit.models.check import check_model, own_copy
 from gemkit.tickets.ticket import Ticket
 
@@ -204,7 +204,7 @@ def _decayed(
     return pair
 
 
-def difference(one: nn.Module, other: nn.Module, images: Tensor, *, at_least: float = 0.0) -> float:
+def difference(one: nn.Module, other: nn.Module, inputs: Tensor, *, at_least: float = 0.0) -> float:
     """Return the largest difference of two networks' outputs in evaluation and float64.
 
     It is relative to the largest output of the first network, or to `at_least` if that is larger.
@@ -213,15 +213,15 @@ def difference(one: nn.Module, other: nn.Module, images: Tensor, *, at_least: fl
     for model in (one, other):
         double = copy.deepcopy(model).double().eval()
         with torch.no_grad():
-            outputs.append(double(images.double()))
+            outputs.append(double(as_input(inputs, next(double.parameters()))))
     error = float((outputs[0] - outputs[1]).abs().max())
     return error / (max(at_least, float(outputs[0].abs().max())) or 1.0)
 
 
 def _check_same(masked: nn.Module, small: nn.Module, shape: Shape, tolerance: float) -> None:
     """Refuse a smaller network whose outputs differ."""
-    images = example_images(shape, 2, torch.float64)
-    error = difference(masked, small, images, at_least=1.0)
+    inputs = example_inputs(masked, shape, 2)
+    error = difference(masked, small, inputs, at_least=1.0)
     if not error <= tolerance:
         raise CompactionError(
             f"the compact {type(masked).__name__} would have other outputs (by {error:.1g}), so "

@@ -59,7 +59,7 @@ def load_compact(path: str | os.PathLike[str], model: Model) -> Model:
 
 def _consistent(layer: nn.Module) -> bool:
     """Whether a layer's size attributes match its tensors."""
-    if isinstance(layer, nn.Conv2d):
+    if isinstance(layer, nn.Conv1d | nn.Conv2d):
         sizes = layer.out_channels, layer.in_channels
         groups = max(1, layer.groups)
         divisible = layer.groups > 0 and not any(size % groups for size in sizes)

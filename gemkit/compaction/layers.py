@@ -10,6 +10,9 @@ from gemkit.compaction.channels import ChannelMap, Channels, KeptChannels, make_
 from gemkit.compaction.ops import Op
 from gemkit.core.tensors import Tensors
 
+Layer = nn.Conv1d | nn.Conv2d | nn.Linear
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d)
+
 
 class ConvOrLinear(Op):
     """A convolution or a linear layer with masked weights.
@@ -18,18 +21,16 @@ class ConvOrLinear(Op):
     padding, a constant input other than zero is not constant in the result, as the border differs.
     """
 
-    def __init__(
-        self, node: Node, read: Node, layer: nn.Conv2d | nn.Linear, mask: Tensor | None
-    ) -> None:
+    def __init__(self, node: Node, read: Node, layer: Layer, mask: Tensor | None) -> None:
         super().__init__(node, [read])
         self.layer = layer
         self.trains = mask is not None
         self.weight = layer.weight.detach()
         used = self.weight != 0 if mask is None else mask
         self.connected = used.flatten(1) if used.ndim == 2 else used.flatten(2).any(2)
-        self.groups = layer.groups if isinstance(layer, nn.Conv2d) else 1
+        self.groups = layer.groups if isinstance(layer, CONVOLUTIONS) else 1
         self.in_channels = self.connected.shape[1] * self.groups
-        self.padded = isinstance(layer, nn.Conv2d) and _padded(layer)
+        self.padded = isinstance(layer, CONVOLUTIONS) and _padded(layer)
 
     def channels(self, known: ChannelMap) -> Channels | None:
         """An output is constant if all connected inputs are, and it has no trainable bias."""
@@ -40,7 +41,7 @@ class ConvOrLinear(Op):
             value = value + self.layer.bias.detach()
             constant = constant & (not self.trains)
         last = len(self.node.meta["tensor_meta"].shape) - 1
-        return make_channels(1 if isinstance(self.layer, nn.Conv2d) else last, constant, value)
+        return make_channels(1 if isinstance(self.layer, CONVOLUTIONS) else last, constant, value)
 
     def propagate(self, known: ChannelMap, kept: KeptChannels) -> None:
         """Keep the varying inputs of kept outputs."""
@@ -73,7 +74,8 @@ class ConvOrLinear(Op):
             index = _representative(inputs)
             ratios = removed / inputs.value[index]
             weight = self.weight.clone()
-            weight[:, index] += (self.weight * ratios[:, None, None]).sum(1)
+            spread = ratios.view(-1, *[1] * (weight.ndim - 2))
+            weight[:, index] += (self.weight * spread).sum(1)
             return {"weight": weight}
         bias = self.layer.bias
         return {"bias": contribution.sum((1, 2)) + (0.0 if bias is None else bias.detach())}
@@ -194,8 +196,8 @@ class BatchNorm(Op):
         return {"num_features": int(kept.masks[self.node].sum())}
 
 
-def _padded(layer: nn.Conv2d) -> bool:
-    """Whether a convolution pads the image with zeros."""
+def _padded(layer: nn.Conv1d | nn.Conv2d) -> bool:
+    """Whether a convolution pads its input with zeros."""
     if isinstance(layer.padding, str):
         return layer.padding == "same" and layer.padding_mode == "zeros"
     return any(layer.padding) and layer.padding_mode == "zeros"

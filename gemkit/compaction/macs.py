@@ -1,6 +1,5 @@
 """Count the multiplications (MACs) of convolutions and linear layers."""
 
-from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -9,8 +8,9 @@ from torch import Tensor, nn
 from gemkit.compaction.sparse import SparseLinear
 from gemkit.compaction.tracing import Shape
 from gemkit.core.probe import in_mode
+from gemkit.models.check import blank_inputs
 
-_COUNTED = (nn.Conv2d, nn.Linear, SparseLinear)
+_COUNTED = (nn.Conv1d, nn.Conv2d, nn.Linear, SparseLinear)
 
 
 class Macs(NamedTuple):
@@ -34,10 +34,10 @@ def count_macs(model: nn.Module, shape: Shape) -> Macs:
             counts.append(Macs(uses * weight.numel(), uses * int(weight.count_nonzero())))
 
     layers = [layer for layer in model.modules() if isinstance(layer, _COUNTED)]
+    inputs = blank_inputs(model, shape, 1)  # before the hooks: it may try the network
     handles = [layer.register_forward_hook(count) for layer in layers]
-    like = next(chain(model.parameters(), model.buffers()))
     with in_mode(model, training=False), torch.no_grad():
-        model(torch.zeros((1, *shape), dtype=like.dtype, device=like.device))
+        model(inputs)
     for handle in handles:
         handle.remove()
     return Macs(sum(macs.total for macs in counts), sum(macs.nonzero for macs in counts))

@@ -11,11 +11,14 @@ from torch.fx.passes.shape_prop import ShapeProp
 from torch.fx.proxy import TraceError
 
 from gemkit.core.errors import CompactionError
-from gemkit.core.tensors import seeded
+from gemkit.core.prunable import EMBEDDINGS
+from gemkit.core.tensors import is_index, seeded
 from gemkit.models.blocks import Subsample
+from gemkit.models.check import blank_inputs
 
 Shape = tuple[int, ...]
 _LEAVES = (
+    nn.Conv1d,
     nn.Conv2d,
     nn.Linear,
     nn.modules.batchnorm._BatchNorm,
@@ -42,7 +45,7 @@ class Trace:
             ) from error
         self.nodes = list(graph.nodes)
         module = fx.GraphModule(model, graph)
-        example = next(iter(model.parameters())).new_zeros((2, *shape))
+        example = blank_inputs(model, shape, 2)
         with torch.no_grad(), seeded(0, torch.device("cpu")):
             ShapeProp(module).propagate(example)
 
@@ -106,7 +109,10 @@ class _Tracer(fx.Tracer):
             return self.create_proxy("call_module", self.path_of_module(m), args, kwargs)
 
 
-def example_images(shape: Shape, count: int, dtype: torch.dtype) -> Tensor:
-    """Draw images to compare two networks on, with a fixed seed."""
+def example_inputs(model: nn.Module, shape: Shape, count: int) -> Tensor:
+    """Draw inputs to compare two networks on, with a fixed seed: values in float64, or tokens."""
     rng = torch.Generator().manual_seed(0)
-    return torch.randn(count, *shape, generator=rng, dtype=dtype)
+    if is_index(blank_inputs(model, shape, 1)):
+        kinds = [one.num_embeddings for one in model.modules() if isinstance(one, EMBEDDINGS)]
+        return torch.randint(min(kinds), (count, *shape), generator=rng)
+    return torch.randn(count, *shape, generator=rng, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""The digits data set, which ships inside the package."""
+"""The digits, which ship inside the package: as images, and as signals."""
 
 import hashlib
 from pathlib import Path
@@ -31,17 +31,39 @@ class Digits(DatasetPart):
 
     def load(self, folder: Path | None) -> Data:
         """Read the copy in the package; `folder` is ignored."""
-        tensors = read_verified(DIGITS, DIGITS_SHA256)
-        images, labels = tensors["images"], tensors["labels"].long()
-        # The split seed is fixed, so that all runs share the same test images.
-        splits = split_stratified(labels, _SIZES, seed=0)
-        mean, std = channel_statistics(images[splits[0]], _PEAK)
+        images, labels = _images_and_labels()
+        return _data(self.name, images, labels, pad=1)
 
-        def source(chosen: Tensor) -> TensorSource:
-            return TensorSource(images[chosen], labels[chosen], mean, std, pad=1, peak=_PEAK)
 
-        train, validation, test = map(source, splits)
-        return Data(self.name, train, validation, test, classes=10, shape=(1, 8, 8))
+class DigitRows(DatasetPart):
+    """The digits as signals: a channel for every row of pixels, a step for every column.
+
+    The same digits as in `digits`, in the same splits, each as 8 channels of 8 steps.
+    """
+
+    name: ClassVar[str] = "digit_rows"
+
+    def load(self, folder: Path | None) -> Data:
+        """Read the copy in the package; `folder` is ignored."""
+        images, labels = _images_and_labels()
+        return _data(self.name, images.flatten(1, 2), labels)
+
+
+def _images_and_labels() -> tuple[Tensor, Tensor]:
+    tensors = read_verified(DIGITS, DIGITS_SHA256)
+    return tensors["images"], tensors["labels"].long()
+
+
+def _data(name: str, inputs: Tensor, labels: Tensor, pad: int = 0) -> Data:
+    """Split and normalise; the split seed is fixed, so that all runs share the same test digits."""
+    splits = split_stratified(labels, _SIZES, seed=0)
+    mean, std = channel_statistics(inputs[splits[0]], _PEAK)
+
+    def source(chosen: Tensor) -> TensorSource:
+        return TensorSource(inputs[chosen], labels[chosen], mean, std, pad=pad, peak=_PEAK)
+
+    train, validation, test = map(source, splits)
+    return Data(name, train, validation, test, classes=10, shape=tuple(inputs.shape[1:]))
 
 
 def read_verified(path: Path, sha256: str) -> Tensors:
@@ -63,5 +85,5 @@ def read_verified(path: Path, sha256: str) -> Tensors:
 
 @hookimpl
 def gemkit_datasets() -> list[type[DatasetPart]]:
-    """Register the embedded data set."""
-    return [Digits]
+    """Register the embedded data."""
+    return [Digits, DigitRows]

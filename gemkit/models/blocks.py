@@ -8,12 +8,25 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from gemkit.core.errors import DataError
+from gemkit.data.source import Data
 from gemkit.models.part import ModelPart
 
 Shape = tuple[int, ...]
 
 
-class PlainNet(ModelPart):
+class ValueNet(ModelPart):
+    """A network that takes values, and no tokens."""
+
+    def check_data(self, data: Data) -> None:
+        """Refuse tokens."""
+        if data.indices:
+            raise DataError(
+                f"model '{self.name}' takes values, and the inputs of data set '{data.name}' are "
+                "int64, so they count as tokens; model 'transformer' takes tokens"
+            )
+
+
+class PlainNet(ValueNet):
     """A network as in the paper: by default no biases, and batch norm without scale and shift.
 
     Every trainable parameter is then prunable.
@@ -33,6 +46,10 @@ class PlainNet(ModelPart):
     def norm(self, channels: int) -> nn.BatchNorm2d:
         """Make a batch norm layer."""
         return nn.BatchNorm2d(channels, affine=self.bn == "affine")
+
+    def norm1d(self, channels: int) -> nn.BatchNorm1d:
+        """Make a batch norm layer for vectors and signals."""
+        return nn.BatchNorm1d(channels, affine=self.bn == "affine")
 
     def head(self, features: int, classes: int) -> dict[str, nn.Module]:
         """Make the head: global average pooling and one linear layer."""

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from gemkit.core.errors import ModelError, describe_error, some
 from gemkit.core.probe import in_mode
-from gemkit.core.prunable import prunable_names
+from gemkit.core.prunable import EMBEDDINGS, prunable_names
 from gemkit.core.tensors import call_with
 
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)
@@ -117,6 +118,20 @@ def allocate_buffers_(model: nn.Module) -> None:
         for name, buffer in module._buffers.items():
             if buffer is not None and is_expanded(buffer):
                 module._buffers[name] = buffer.clone(memory_format=torch.contiguous_format)
+
+
+@torch.no_grad()
+def blank_inputs(model: nn.Module, shape: tuple[int, ...], count: int) -> Tensor:
+    """Return inputs of zeros: values or, if a network with embeddings takes none, tokens."""
+    like = next(chain(model.parameters(), model.buffers()))
+    values = torch.zeros((count, *shape), dtype=like.dtype, device=like.device)
+    if any(isinstance(module, EMBEDDINGS) for module in model.modules()):
+        try:
+            with in_mode(model, training=False):
+                model(values)
+        except Exception:  # a forward pass may raise anything
+            return values.long()
+    return values
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ from typing import ClassVar
 from pydantic import Field
 from torch import nn
 
-from gemkit.models.blocks import PlainNet, Residual, Shape, Subsample, sequential
+from gemkit.models.blocks import PlainNet, Residual, Shape, Subsample, require_size, sequential
 from gemkit.models.part import ModelPart
 from gemkit.plugins.markers import hookimpl
 
@@ -26,6 +26,7 @@ class CifarResNet(PlainNet):
 
     def build(self, shape: Shape, classes: int) -> nn.Module:
         """Build the network for images of any size."""
+        require_size(self.name, shape, 1)
         stages = (self.width, 2 * self.width, 4 * self.width)
         widths = [self.width, *(width for width in stages for _ in range(self.blocks))]
         return sequential(

@@ -9,7 +9,7 @@ from typing import ClassVar
 from pydantic import Field
 from torch import nn
 
-from gemkit.models.blocks import PlainNet, Residual, Shape, sequential
+from gemkit.models.blocks import PlainNet, Residual, Shape, require_size, sequential
 from gemkit.models.part import ModelPart
 from gemkit.plugins.markers import hookimpl
 
@@ -37,6 +37,7 @@ class MobileNetV2(PlainNet):
 
     def build(self, shape: Shape, classes: int) -> nn.Module:
         """Build the network for images of any size."""
+        require_size(self.name, shape, 1)
         channels, blocks = self.width, nn.Sequential()
         for expansion, width, count, first_stride in _STAGES:
             for index in range(count):

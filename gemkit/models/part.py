@@ -4,6 +4,7 @@ from abc import abstractmethod
 
 from torch import nn
 
+from gemkit.data.source import Data
 from gemkit.parts.part import Part
 
 
@@ -12,7 +13,10 @@ class ModelPart(Part):
 
     @abstractmethod
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """Build the network with new weights, for images of (channels, height, width)."""
+        """Build the network with new weights, for inputs of a shape: images are (C, H, W)."""
+
+    def check_data(self, data: Data) -> None:
+        """Refuse data that the network cannot take; called before it is built."""
 
     def skeleton(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Build the network for a ticket's weights; override if `build` downloads weights."""

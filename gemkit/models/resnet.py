@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from torch import nn
 
-from gemkit.models.blocks import PlainNet, Residual, Shape, sequential
+from gemkit.models.blocks import PlainNet, Residual, Shape, require_size, sequential
 from gemkit.models.part import ModelPart
 from gemkit.plugins.markers import hookimpl
 
@@ -33,6 +33,7 @@ class ResNet(PlainNet):
 
     def build(self, shape: Shape, classes: int) -> nn.Module:
         """Build the network for images of any size."""
+        require_size(self.name, shape, 1)
         layers, channels = self._stem(shape), self.width
         for index, count in enumerate(self.blocks):
             middle, stride = self.width * 2**index, 1 if index == 0 else 2

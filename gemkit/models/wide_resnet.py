@@ -6,7 +6,7 @@ from typing import ClassVar
 from pydantic import Field
 from torch import nn
 
-from gemkit.models.blocks import PlainNet, Residual, Shape, sequential
+from gemkit.models.blocks import PlainNet, Residual, Shape, require_size, sequential
 from gemkit.models.part import ModelPart
 from gemkit.plugins.markers import hookimpl
 
@@ -22,6 +22,7 @@ class WideResNet28x2(PlainNet):
 
     def build(self, shape: Shape, classes: int) -> nn.Module:
         """Build the network for images of any size."""
+        require_size(self.name, shape, 1)
         stages = (2 * self.width, 4 * self.width, 8 * self.width)
         widths = [self.width, *(width for width in stages for _ in range(4))]
         return sequential(

@@ -111,6 +111,7 @@ def set_up(
     task = task or Task()
     data = load_data(dataset, fabric, data_dir, download=download)
     task.check_data(data)
+    model.check_data(data)
     with seeded(seed, torch.device("cpu")):
         network = (build or model.build)(data.shape, task.outputs(data))
     origin = {

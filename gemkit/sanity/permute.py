@@ -44,7 +44,7 @@ class Permute(SanityCheck):
     def control(self, ticket: Ticket, context: CheckContext) -> Ticket:
         """Permute all units that can change places, each with others of its kind."""
         from gemkit.compaction.compact_network import difference
-        from gemkit.compaction.tracing import example_images
+        from gemkit.compaction.tracing import example_inputs
         from gemkit.sanity.units import hidden_units, reordered
 
         model, rng = ticket.apply(context.network()), context.rng(self.name)
@@ -59,7 +59,7 @@ class Permute(SanityCheck):
             state=reordered(ticket.state, parts, orders),
         )
         other = control.apply(context.network())
-        examples = example_images(context.data.shape, 2, torch.float64)
+        examples = example_inputs(model, context.data.shape, 2)
         error = difference(model, other, examples, at_least=1.0)
         if not error <= _TOLERANCE:
             raise CheckError(

@@ -13,7 +13,8 @@ from gemkit.models.custom import Custom
 from gemkit.parts.part import Part
 from gemkit.plugins.registry import Registry
 from gemkit.runs.checking import Checks, make_checks
-from gemkit.runs.config import RunConfig, config_from
+from gemkit.runs.config import RunConfig
+from gemkit.runs.read_config import config_from
 from gemkit.runs.resolved import ResolvedRun, resolve
 from gemkit.runs.specs import model_argument
 from gemkit.study.grid import Point

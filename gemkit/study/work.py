@@ -26,10 +26,10 @@ from gemkit.pruning.feasible import check_network
 from gemkit.pruning.search import search
 from gemkit.runs import signals
 from gemkit.runs.checking import make_checks, run_context
-from gemkit.runs.config import config_from
 from gemkit.runs.directory import RunDir
 from gemkit.runs.failures import explained
 from gemkit.runs.metrics import Log, Metrics
+from gemkit.runs.read_config import config_from
 from gemkit.runs.resolved import ResolvedRun, resolve
 from gemkit.runs.setup import Setup, open_fabric, set_up, with_threads
 from gemkit.sanity.measurement import Measurement, measured_numbers

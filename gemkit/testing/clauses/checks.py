@@ -8,7 +8,7 @@ import torch
 from hypothesis import strategies as st
 
 from gemkit.compaction.compact_network import difference
-from gemkit.compaction.tracing import example_images
+from gemkit.compaction.tracing import example_inputs
 from gemkit.core.errors import GemkitError
 from gemkit.sanity.check import Expected, SanityCheck
 from gemkit.sanity.context import CheckContext
@@ -98,7 +98,7 @@ def it_says_what_to_expect(part: SanityCheck, case: int) -> None:
     ticket, context = found(part, case)
     control = part.control(ticket, context)
     one, other = (subject.apply(context.network()) for subject in (ticket, control))
-    error = difference(one, other, example_images(SHAPE, 4, torch.float64), at_least=1.0)
+    error = difference(one, other, example_inputs(one, SHAPE, 4), at_least=1.0)
     require(error < 1e-9, f"outputs differ by {error:.2g} of the largest")
 
 

@@ -1,4 +1,4 @@
-"""The contract of models: logits for images, prunable weights, gradients for all of them."""
+"""The contract of models: logits for inputs, prunable weights, gradients for all of them."""
 
 from __future__ import annotations
 
@@ -6,17 +6,22 @@ import torch
 from torch import nn
 
 from gemkit.core.errors import GemkitError
+from gemkit.core.probe import in_mode
 from gemkit.core.prunable import prunable_names
 from gemkit.core.tensors import parameters_of
 from gemkit.models.part import ModelPart
 from gemkit.testing.clause import NotTriedError, clause, require
 from gemkit.testing.watch import same_everywhere, state_of
 
-SHAPES = ((3, 32, 32), (1, 8, 8), (3, 8, 8), (1, 28, 28), (3, 64, 64), (3, 224, 224))
+SHAPES: tuple[tuple[int, ...], ...] = (
+    *((3, 32, 32), (1, 8, 8), (3, 8, 8), (1, 28, 28), (3, 64, 64), (3, 224, 224)),
+    *((4, 16), (16,)),
+)
+"""Images, signals and vectors or sequences; the first that fits is used."""
 CLASSES = 5
 
 
-def build(part: ModelPart, shape: tuple[int, int, int]) -> nn.Module:
+def build(part: ModelPart, shape: tuple[int, ...]) -> nn.Module:
     """Build the model from a fixed seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -24,7 +29,7 @@ def build(part: ModelPart, shape: tuple[int, int, int]) -> nn.Module:
 
 
 def first_that_fits(part: ModelPart) -> tuple[nn.Module, torch.Tensor]:
-    """Build the model for the first common shape it takes; return it with a batch of images."""
+    """Build the model for the first common shape it takes; return it with a batch of inputs."""
     reason = ""
     for shape in SHAPES:
         try:
@@ -32,13 +37,28 @@ def first_that_fits(part: ModelPart) -> tuple[nn.Module, torch.Tensor]:
         except GemkitError as error:
             reason = str(error)
             continue
-        return model, torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
-    raise NotTriedError(f"it takes none of the common image shapes: {reason}")
+        return model, inputs_for(model, shape)
+    raise NotTriedError(f"it takes none of the common shapes of inputs: {reason}")
+
+
+def inputs_for(model: nn.Module, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return two inputs: values or, for a sequence model that takes none, the tokens 0 and 1."""
+    rng = torch.Generator().manual_seed(0)
+    values = torch.randn(2, *shape, generator=rng)
+    tokens = torch.randint(2, values.shape, generator=rng)
+    if len(shape) > 1:
+        return values
+    try:
+        with torch.no_grad(), in_mode(model, training=False):
+            model(values)
+    except Exception:  # a forward pass may raise anything
+        return tokens
+    return values
 
 
 @clause(ModelPart)
 def it_gives_a_logit_for_every_class(part: ModelPart, case: None) -> None:
-    """In training and in evaluation mode two images give finite logits of shape [2, classes]."""
+    """In training and in evaluation mode two inputs give finite logits of shape [2, classes]."""
     model, images = first_that_fits(part)
     for training in (True, False):
         with torch.no_grad(), torch.random.fork_rng(devices=[]):

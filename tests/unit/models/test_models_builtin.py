@@ -9,8 +9,8 @@ import torchvision
 from tiny import CPU, tiny_data
 from torch import nn
 
-from gemkit import Plan, finetune, load_plugins, prunable_names, search
-from gemkit.core.errors import DataError, FitError
+from gemkit import Data, Plan, finetune, load_plugins, prunable_names, search
+from gemkit.core.errors import DataError, FitError, ImportanceError
 from gemkit.core.tensors import budget, parameters_of, total
 
 REGISTRY = load_plugins(only=())
@@ -19,6 +19,8 @@ NETWORKS = sorted(
 )
 SMALL, CIFAR, TINY_IMAGENET, IMAGENET = ((3, size, size) for size in (8, 32, 64, 224))
 LEAST_SIZE = {"vgg16": 32, "lenet5": 16}
+OTHER_SHAPES = {"conv1d": (3, 8), "mlp": (7,), "transformer": (6,)}
+"""Inputs of networks that are not for images."""
 
 
 def part(name, **fields):
@@ -26,11 +28,23 @@ def part(name, **fields):
 
 
 def tiny(name, **fields):
-    """Return the narrowest form of a network, and the smallest images it takes."""
-    known = REGISTRY.part("models", name).thing.model_fields
-    narrow = {"width": 2} if "width" in known else {}
+    """Return the narrowest form of a network, and the smallest inputs it takes."""
+    narrow = {"width": 2} if "width" in fields_of(name) else {}
     size = LEAST_SIZE.get(name, 8)
-    return part(name, **narrow, **fields), (3, size, size)
+    return part(name, **narrow, **fields), OTHER_SHAPES.get(name, (3, size, size))
+
+
+def data_for(name, shape):
+    """Return a few inputs of three classes: tokens for the transformer."""
+    if name != "transformer":
+        return tiny_data(shape=shape, samples=6)
+    tokens = torch.arange(36).reshape(6, 6) * 5 % 24
+    pair = (tokens, torch.arange(6) % 3)
+    return Data.of_tensors(train=pair, validation=pair, test=pair)
+
+
+def fields_of(name):
+    return REGISTRY.part("models", name).thing.model_fields
 
 
 def layers_of(model, *kinds):
@@ -58,6 +72,9 @@ COUNTS = [
     ("conv4", {}, CIFAR, 10, 5, 60_976),
     ("lenet300", {}, (1, 28, 28), 10, 3, 266_200),
     ("lenet5", {}, (1, 28, 28), 10, 4, 430_500),
+    ("mlp", {}, (20,), 5, 4, 35_968),
+    ("conv1d", {}, (8, 8), 10, 5, 20_992),
+    ("transformer", {}, (32,), 4, 13, 16_512),
 ]
 
 
@@ -67,7 +84,8 @@ def test_the_number_of_prunable_weights_is_exact(name, fields, shape, classes, l
         model = part(name, **fields).build(shape, classes)
     names = prunable_names(model)
     assert (len(names), total(parameters_of(model, names))) == (layers, weights)
-    assert sum(p.numel() for p in model.parameters()) == weights  # nothing else is trainable
+    embeddings = sum(own.weight.numel() for own in layers_of(model, nn.Embedding))
+    assert sum(p.numel() for p in model.parameters()) == weights + embeddings  # nothing else
 
 
 def test_every_network_is_counted():
@@ -189,16 +207,21 @@ def test_the_stem_is_chosen_by_image_size_unless_given(stem, shape, size):
 @pytest.mark.parametrize("name", NETWORKS)
 def test_layers_have_biases_only_if_configured(name, bias):
     network, shape = tiny(name, bias=bias)
-    layers = layers_of(network.build(shape, 4), nn.Conv2d, nn.Linear)
+    layers = layers_of(network.build(shape, 4), nn.Conv1d, nn.Conv2d, nn.Linear)
     assert {layer.bias is not None for layer in layers} == {bias}
 
 
 @pytest.mark.parametrize("bn", ["plain", "affine"])
-@pytest.mark.parametrize("name", [name for name in NETWORKS if "lenet" not in name])
+@pytest.mark.parametrize("name", [name for name in NETWORKS if "bn" in fields_of(name)])
 def test_norms_are_affine_only_if_configured(name, bn):
     network, shape = tiny(name, bn=bn)
-    norms = layers_of(network.build(shape, 4), nn.BatchNorm2d)
+    norms = layers_of(network.build(shape, 4), nn.BatchNorm1d, nn.BatchNorm2d)
     assert {norm.affine for norm in norms} == {bn == "affine"}
+
+
+def test_the_networks_without_batch_norm():
+    without = {name for name in NETWORKS if "bn" not in fields_of(name)}
+    assert without == {"lenet300", "lenet5", "transformer"}
 
 
 @pytest.mark.parametrize(("name", "size"), [("vgg16", 32), ("lenet5", 16), ("conv4", 4)])
@@ -212,8 +235,12 @@ def test_images_that_are_too_small_are_refused(name, size):
 # --- every pruner --------------------------------------------------------------------------------
 
 
-MISFITS = {("lenet300", "smart_ratio")}
-"""All layers have a fixed density here, so the allocation has no budget to distribute."""
+MISFITS = {
+    **{(name, "smart_ratio"): FitError for name in ("lenet300", "mlp", "transformer")},
+    ("transformer", "synflow"): ImportanceError,
+}
+"""Smart Ratio has fixed densities for linear layers, so without convolutions it has no budget to
+distribute. SynFlow needs inputs that are values."""
 
 
 @cache
@@ -234,11 +261,11 @@ def test_every_pruner_prunes_every_network_and_it_trains(name, pruner):
     network, shape = tiny(name)
     torch.manual_seed(0)
     model = network.build(shape, 3)
-    data, recipe = tiny_data(shape=shape, samples=6), short_recipe(pruner)
+    data, recipe = data_for(name, shape), short_recipe(pruner)
     # Networks of two channels may have layers that six images do not reach.
     plan = Plan(epochs=2, batch_size=6, lr=0.1, on_no_signal="warn", allow_ties=True)
     if (name, pruner) in MISFITS:
-        with pytest.raises(FitError):
+        with pytest.raises(MISFITS[name, pruner]):
             search(recipe, model, data, density=0.5, plan=plan, runtime=CPU)
         return
     ticket = search(recipe, model, data, density=0.5, plan=plan, runtime=CPU, on_collapse="warn")
