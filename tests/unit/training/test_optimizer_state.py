@@ -75,7 +75,7 @@ def broken_state(name, change):
         ("sgd", lambda saved: saved["0"].clear(), "tensors are saved for none"),
         ("sgd", lambda saved: saved.update({"7": saved["0"]}), "no trained parameter of number"),
         ("sgd", lambda saved: saved.update({"-1": saved["0"]}), "no trained parameter of number"),
-        ("sgd", lambda saved: saved.update({"0": [1, 2]}), "saved as something else"),
+        ("sgd", lambda saved: saved.update({"0": [1, 2]}), "not saved as a table"),
         ("lion", lambda saved: saved["0"].update(exp_avg=torch.ones(3)), "another shape or type"),
         ("lion", lambda saved: saved["0"].update(exp_avg=torch.ones(2).double()), "another shape"),
         ("lion", lambda saved: saved["0"].update(exp_avg=1.0), "another shape or type"),
