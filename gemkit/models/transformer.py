@@ -1,12 +1,12 @@
 """A small transformer that classifies sequences of tokens."""
 
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import torch.nn.functional as F
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
-from gemkit.core.errors import DataError
+from gemkit.core.errors import DataError, ModelError
 from gemkit.data.source import Data
 from gemkit.models.blocks import Shape
 from gemkit.models.part import ModelPart
@@ -99,12 +99,6 @@ class Transformer(ModelPart):
     )
     bias: bool = Field(default=False, description="give linear layers biases")
 
-    @model_validator(mode="after")
-    def _heads_divide(self) -> Self:
-        if self.width % self.heads:
-            raise ValueError(f"{self.heads} heads do not divide a width of {self.width}")
-        return self
-
     def check_data(self, data: Data) -> None:
         """Refuse inputs that are not tokens, and tokens beyond the vocabulary."""
         if not data.indices:
@@ -126,6 +120,11 @@ class Transformer(ModelPart):
         if len(shape) != 1:
             raise DataError(
                 f"model '{self.name}' takes sequences of tokens, not inputs of shape {list(shape)}"
+            )
+        if self.width % self.heads:
+            raise ModelError(
+                f"model '{self.name}': {self.heads} heads do not divide a width of {self.width}; "
+                "set -o model.heads=N or -o model.width=N"
             )
         affine = self.norm == "affine"
         return TokenTransformer(

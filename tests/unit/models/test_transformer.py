@@ -6,10 +6,9 @@ from tiny import tiny_data
 from torch import nn
 
 from gemkit import Data, prunable_names
-from gemkit.core.errors import DataError, OptionError
-from gemkit.models.signal import Signal, trace
+from gemkit.core.errors import DataError, ModelError
 from gemkit.models.transformer import Transformer
-from gemkit.plugins.loader import load_plugins
+from gemkit.models.signal import Signal, trace
 
 TOKENS = torch.arange(40).reshape(4, 10) * 7 % 24
 
@@ -81,8 +80,8 @@ def test_layer_norms_are_affine_only_if_configured(norm):
 
 
 def test_heads_that_do_not_divide_the_width_are_refused():
-    with pytest.raises(OptionError, match="5 heads do not divide a width of 32"):
-        load_plugins(only=()).build("models", "transformer", {"heads": 5})
+    with pytest.raises(ModelError, match="5 heads do not divide a width of 32"):
+        Transformer(heads=5).build((10,), 4)
 
 
 def tokens(highest):
