@@ -235,6 +235,7 @@ def test_a_full_disk_is_a_failure_with_a_sentence_and_keeps_the_rest(tmp_path, m
         (["-o", "search.lr"], "write field=value"),
         (["--seeds", "2", "--seed", "1"], "--seeds and --seed both"),
         (["--check", "nonsense"], "unknown check 'nonsense'"),
+        (["-o", "runtime.devices=2"], "stages of a study have one device each"),
         (["--on", "nowhere"], "unknown executor 'nowhere'"),
         (["--on", "local:3"], "takes nothing after a colon"),
         (["missing.toml"], "cannot be read"),

@@ -1,0 +1,114 @@
+"""Parsl: a local pool for real, and the submit script of Slurm."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from gemkit.core.errors import OptionError, StudyError
+from gemkit.study.executors import Parsl
+
+pytest.importorskip("parsl", reason="Parsl is not installed: gemkit[cluster]")
+
+from gemkit.study.parsl_pool import ParslPool, slurm_config, start, worker_init
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Parsl leaves sockets open
+
+SBATCH = """#!/bin/sh
+cp "$1" "$SUBMITTED"
+echo Submitted batch job 17
+"""
+
+
+def test_a_local_pool_answers_and_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pool = start(Parsl(site="local"), jobs=1, threads=1)
+    try:
+        assert isinstance(pool, ParslPool)
+        assert pool.submit(divmod, 7, 2).result(60) == (3, 1)
+        assert pool.submit(os.getenv, "OMP_NUM_THREADS").result(60) == "1"
+        assert isinstance(pool.submit(divmod, 1, 0).exception(60), ZeroDivisionError)
+    finally:
+        pool.shutdown(cancel_futures=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pool_that_does_not_start_is_an_error_after_a_deadline():
+    part = Parsl(site="local", setup="sleep 600", deadline=1.0)
+    with pytest.raises(StudyError, match=r"no worker of Parsl has started within 1 s"):
+        start(part, jobs=1, threads=1)
+
+
+def test_the_submit_script_of_slurm(tmp_path, monkeypatch):
+    program = tmp_path / "bin" / "sbatch"
+    program.parent.mkdir()
+    program.write_text(SBATCH)
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("SUBMITTED", str(tmp_path / "submitted"))
+    part = Parsl(
+        site="slurm",
+        partition="gpu",
+        account="lab",
+        walltime="04:00:00",
+        nodes=2,
+        gpus=4,
+        workers=4,
+        cores=32,
+        options="#SBATCH --mem=64G",
+        setup="module load cuda",
+    )
+    [executor] = slurm_config(part, threads=2).executors
+    assert (executor.max_workers_per_node, len(executor.available_accelerators)) == (4, 4)
+    executor.provider.script_dir = str(tmp_path)
+    assert executor.provider.submit("process_worker_pool.py", tasks_per_node=1) == "17"
+    lines = (tmp_path / "submitted").read_text().splitlines()
+    for line in (
+        "#SBATCH --partition=gpu",
+        "#SBATCH --account=lab",
+        "#SBATCH --nodes=2",
+        "#SBATCH --gpus-per-node=4",
+        "#SBATCH --cpus-per-task=32",
+        "#SBATCH --mem=64G",
+        "module load cuda",
+        "export OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive",
+    ):
+        assert line in lines, line
+    assert any("--time=04:00:00" in line or "--time=240" in line for line in lines)
+    assert any(line.startswith("export PATH=") for line in lines)
+    assert any("srun" in line for line in lines)
+    assert not any("--exclusive" in line for line in lines)
+
+
+def test_workers_find_what_the_driver_finds(monkeypatch):
+    monkeypatch.syspath_prepend("/some where")
+    lines = worker_init(3, "").splitlines()
+    assert "'/some where:" in lines[1]
+    assert len(lines) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [(None, "is neither parsl:local nor parsl:slurm nor"), ("x = 1", "has no variable `config`")],
+)
+def test_a_file_without_a_configuration_is_one_sentence(text, words, tmp_path):
+    file = tmp_path / "site.py"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(OptionError, match=words):
+        start(Parsl(site=str(file)), jobs=1, threads=1)
+
+
+def test_a_file_of_your_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("site.py").write_text(
+        "from parsl.config import Config\n"
+        "from parsl.executors import ThreadPoolExecutor\n"
+        "config = Config(executors=[ThreadPoolExecutor()], initialize_logging=False)\n"
+    )
+    pool = start(Parsl(site="site.py"), jobs=1, threads=1)
+    try:
+        assert pool.submit(divmod, 7, 2).result(60) == (3, 1)
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -1,0 +1,130 @@
+"""What people see of a study: lines, a table, and the page about it."""
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from studies import TINY, Here, cells_of, driven
+
+from gemkit import Study
+from gemkit.study.driver import Board, Driver
+from gemkit.study.grid import grid_from, read_grid
+from gemkit.study.records import record_of
+from gemkit.study.stage_store import StageStore
+from gemkit.study.view import Lines, LiveTable, duration, group_table, mean_text, shown
+
+PAGE = (Path(__file__).parents[3] / "docs" / "studies.md").read_text()
+CELLS = cells_of(TINY, checks=["shuffle"], grid={"pruner": ["snip", "random"]}, seeds=2)
+
+
+def run_with(view, folder, script=None):
+    store = StageStore(folder)
+    store.make()
+    board = Board.of("tried", CELLS, store)
+    Driver(board, store, view).run(Here(store, script), 2)
+    return board
+
+
+def test_lines_say_what_ends_and_what_is_left(tmp_path, capsys):
+    script = {"shuffle": [{"state": "failed", "reason": "no \x1b[31m luck"}, {"unmade": "why"}]}
+    run_with(Lines(), tmp_path, script)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "4 cells, 12 stages: 0 there already, 12 to run, 2 at once"
+    assert len(lines) == 13
+    text = "\n".join(lines)
+    assert re.search(r"\[\d+/12\] search snip 0.05 s0: before 25.0 %, after 75.0 % \(2.0 s\)", text)
+    assert r"failed: no \x1b[31m luck" in text, "control characters are escaped"
+    assert "not made: why" in text
+    assert "left" in lines[-2]
+
+
+def test_the_table_fills_on_a_terminal(tmp_path):
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=100, color_system=None)
+    view = LiveTable(console)
+    board = run_with(view, tmp_path)
+    drawn = Console(file=(text := io.StringIO()), width=100)
+    drawn.print(view._picture())
+    assert "random" in text.getvalue()
+    assert "12 of 12 stages done" in text.getvalue()
+    records = [record_of("", cell, board.results, board.failures) for cell in board.cells]
+    assert group_table(records).splitlines() == [
+        "pruner  density  seeds      before       after     shuffle",
+        "snip    0.05       2/2  25.0 ± 0.0  75.0 ± 0.0  75.0 ± 0.0",
+        "random  0.05       2/2  25.0 ± 0.0  75.0 ± 0.0  75.0 ± 0.0",
+    ]
+
+
+def test_a_table_of_other_axes_has_a_column_for_each(tmp_path):
+    cells = cells_of(TINY, grid={"search.lr": [0.1, 0.2]}, variant={"a": {}, "b": {"seed": 3}})
+    board, _, _ = driven(cells, tmp_path)
+    records = [record_of("", cell, board.results, board.failures) for cell in board.cells]
+    head, *rows = group_table(records).splitlines()
+    assert head.split()[:4] == ["variant", "pruner", "density", "lr"]
+    assert len(rows) == 4
+
+
+def test_nothing_is_shown_where_nothing_is_wanted(tmp_path, capsys):
+    run_with(shown(False), tmp_path)
+    assert capsys.readouterr().err == ""
+    assert isinstance(shown(True), Lines), "tests have no terminal"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(45, "45 s"), (720, "12 min"), (12_600, "3.5 h"), (181_440, "2.1 days")]
+)
+def test_durations(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_means_have_a_spread_where_there_are_several():
+    assert mean_text([0.5, None], "accuracy") == "50.0"
+    assert mean_text([0.5, 0.7], "accuracy") == "60.0 ± 14.1"
+    assert mean_text([2.0, 4.0], "mean_squared_error") == "3 ± 1.414"
+    assert mean_text([None], "accuracy") == ""
+
+
+# --- the page ---
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, flags=re.DOTALL)
+
+
+def test_the_study_file_of_the_page(tmp_path):
+    [text] = blocks("toml")
+    (tmp_path / "study.toml").write_text(text)
+    assert len(read_grid(tmp_path / "study.toml").points()) == 36
+
+
+def test_the_python_of_the_page_makes_a_study(tmp_path, monkeypatch):
+    [code] = blocks("python")
+    monkeypatch.chdir(tmp_path)
+    made, _, rest = code.partition("records = ")
+    exec(made, names := {})
+    assert isinstance(names["study"], Study)
+    assert len(names["study"].cells) == 12
+    assert {"pruner", "before", "after", "controls"} == set(re.findall(r'\["(\w+)"\]', rest))
+
+
+def test_the_page_names_every_field_of_a_record():
+    [cell, *_] = CELLS
+    named = set(
+        re.findall(r"`(\w+)`", PAGE.partition("| field | content |")[2].partition("\n## ")[0])
+    )
+    assert set(record_of("", cell.info, {}, {})) <= named
+
+
+def test_the_commands_of_the_page_parse(tmp_path, monkeypatch):
+    import shlex
+
+    from cli_runs import commands_in
+
+    gemkit = commands_in(tmp_path, monkeypatch)
+    [first, *_] = "".join(blocks("sh")).splitlines()
+    result = gemkit(*shlex.split(first)[1:], "--dry-run")
+    assert result.exit_code == 0, result.stderr
+    assert "30 cells, 120 stages" in result.stdout
+    assert grid_from({}).points(), "a study without axes is one cell"
