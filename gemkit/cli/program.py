@@ -19,6 +19,7 @@ COMMANDS = {
     "run": ("run", "run", "Search, measure, fine-tune, measure."),
     "resume": ("run", "resume", "Resume an interrupted run."),
     "runs": ("listing", "runs", "List runs and their states."),
+    "report": ("report", "report", "Write a page, tables and figures of a study or a run."),
     "check": ("check", "check", "Compare a ticket with controls."),
     "finetune": ("finetune", "finetune", "Train a ticket from its initial weights."),
     "eval": ("finetune", "evaluate", "Measure a ticket without training."),

@@ -1,18 +1,23 @@
-"""The figures of a table; equal results give equal bytes.
-
-Methods differ in colour and in marker, so that the figures can be read without colour.
-"""
+"""The figures of a table; equal results give equal bytes."""
 
 import hashlib
 import json
 import os
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import cycle
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gemkit.report.plots import canvas, save
+from gemkit.report.plots import (
+    COLOURS,
+    MARKERS,
+    Styles,
+    canvas,
+    density_axis,
+    legend,
+    save,
+    styles_of,
+)
 from gemkit.reproduce.curves import draw_lambda, draw_progress
 from gemkit.reproduce.results import Results
 from gemkit.reproduce.table import FIGURES
@@ -21,8 +26,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-_MARKERS = "os^Dvpx"
 _LINES = ("-", "--", ":", "-.")
 _STAGES = {"before": "before fine-tuning", "after": "after fine-tuning"}
 _LOWEST = 1e-4
@@ -40,7 +43,6 @@ CAPTIONS = {
 }
 
 
-Styles = Mapping[str, Mapping[str, Any]]
 Drawing = tuple[
     float, float, Callable[["Figure", Sequence[Results], Styles], None], Sequence[Results]
 ]
@@ -79,7 +81,7 @@ def draw_figures(
             if subjects:
                 folder.mkdir(parents=True, exist_ok=True)
                 figure = new_figure(width, height)
-                fill(figure, subjects, _styles(known))
+                fill(figure, subjects, styles_of(one.line.method for one in known))
                 if stamp:
                     figure.suptitle(stamp, color="#d55e00")
                 files += save(figure, folder, f"{stem}-{name}", origin(results))
@@ -101,13 +103,6 @@ def origin(results: Sequence[Results]) -> str:
     """Return a hash of the rows, stored in the figures to detect outdated ones."""
     rows = json.dumps([one.rows for one in results], sort_keys=True)
     return f"rows sha256:{hashlib.sha256(rows.encode()).hexdigest()}"
-
-
-def _styles(results: Sequence[Results]) -> Styles:
-    """Return a colour and a marker for each method."""
-    methods = dict.fromkeys(one.line.method for one in results)
-    marks = zip(methods, cycle(_COLOURS), cycle(_MARKERS), strict=False)
-    return {name: {"color": colour, "marker": marker} for name, colour, marker in marks}
 
 
 def _percent(values: Sequence[float]) -> tuple[float, float]:
@@ -141,10 +136,10 @@ def _accuracy(figure: "Figure", results: Sequence[Results], styles: Styles) -> N
                 continue
             x = [100 * one.kept for one in own]
             axes.errorbar(x, means, yerr=spreads, capsize=2, label=name, **styles[name])
-        _density_axis(axes, results)
+        density_axis(axes, _densities(results))
         axes.set_title(title, loc="left")
     panels[0].set_ylabel("test accuracy, %")
-    _legend(figure, panels[1])
+    legend(figure, panels[1:])
 
 
 def _sanity(figure: "Figure", results: Sequence[Results], styles: Styles) -> None:
@@ -161,14 +156,14 @@ def _sanity(figure: "Figure", results: Sequence[Results], styles: Styles) -> Non
             ]
             if points:
                 x, means, spreads = zip(*points, strict=True)
-                mark = {"color": _COLOURS[number], "marker": _MARKERS[number]}
+                mark = {"color": COLOURS[number], "marker": MARKERS[number]}
                 axes.errorbar(
                     x, means, yerr=spreads, capsize=2, ls=_LINES[number % 4], label=subject, **mark
                 )
-        _density_axis(axes, results)
+        density_axis(axes, _densities(results))
         axes.set_title(name, loc="left")
     panels[0].set_ylabel("test accuracy after fine-tuning, %")
-    _legend(figure, panels[0])
+    legend(figure, panels[:1])
 
 
 def _accuracies(one: Results, subject: str) -> list[float]:
@@ -218,7 +213,7 @@ def _convergence(figure: "Figure", results: Sequence[Results], styles: Styles) -
         axes.set_xlabel("epochs: search | fine-tuning")
         axes.grid(alpha=0.3)
     panels[0].set_ylabel("validation accuracy, %")
-    _legend(figure, panels[0])
+    legend(figure, panels[:1])
 
 
 def _curve(axes: "Axes", one: Results, longest: int, styles: Styles) -> None:
@@ -251,21 +246,4 @@ def _scatter(figure: "Figure", results: Sequence[Results], styles: Styles) -> No
     axes.set_xlabel("test accuracy before fine-tuning, %")
     axes.set_ylabel("after, %")
     axes.grid(alpha=0.3)
-    _legend(figure, axes)
-
-
-def _density_axis(axes: "Axes", results: Sequence[Results]) -> None:
-    """Set up a density axis with ticks at the target densities."""
-    targets = _densities(results)
-    axes.set_xscale("log")
-    axes.set_xticks([100 * one for one in targets], [f"{100 * one:g}" for one in targets])
-    axes.minorticks_off()
-    axes.set_xlabel("weights kept, %")
-    axes.grid(alpha=0.3)
-
-
-def _legend(figure: "Figure", axes: "Axes") -> None:
-    """Add the legend of one panel beside the figure, each label once."""
-    handles, labels = axes.get_legend_handles_labels()
-    once = dict(zip(labels, handles, strict=True))
-    figure.legend(list(once.values()), list(once), frameon=False, loc="outside right upper")
+    legend(figure, [axes])

@@ -1,0 +1,204 @@
+"""The folder of a run as records for a report: its own seed, and the seeds of its checks."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gemkit.core.atomic_io import open_plain, read
+from gemkit.core.errors import GemkitError, OptionError
+from gemkit.core.limits import MAX_NAME_LENGTH
+from gemkit.runs.checkfile import NAME as CHECKS
+from gemkit.runs.directory import RunDir
+from gemkit.runs.result import values_of
+from gemkit.sanity.trials import TICKET, Measured, Trial, Unmade
+
+Record = dict[str, Any]
+_MOST_LINES = 200_000
+_MOST_BYTES = 1 << 28
+_STATES = {"done": "done", "failed": "failed", "interrupted": "partial", "running": "partial"}
+_NOT_SETTINGS = {"seed", "run", "data", "versions"}
+"""What config.toml says beside the configuration that seeds share."""
+
+
+class _Checks(BaseModel):
+    """The results in checks.json."""
+
+    model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
+
+    trials: list[Trial] = []
+    measurements: list[Measured] = []
+    unmade: list[Unmade] = []
+    checks: dict[str, dict[str, Any]] = Field(default={})
+
+
+def run_records(folder: Path) -> list[Record]:
+    """Return the records of the run in a folder, or of all runs in its subfolders.
+
+    Paths of tickets are relative to the folder. A run whose files cannot be read is an error if it
+    is the one that was named, and a failed record otherwise.
+    """
+    if not folder.is_dir():
+        raise OptionError(f"there is no folder {folder}; `gemkit run` and `gemkit study` make one")
+    if RunDir(folder).is_run():
+        return _records(RunDir(folder), Path())
+    inner = [RunDir(path) for path in sorted(folder.iterdir()) if path.is_dir()]
+    found: list[Record] = []
+    for run in inner:
+        if run.is_run() and not run.path.is_symlink():
+            try:
+                found += _records(run, Path(run.path.name))
+            except GemkitError as error:
+                found.append({"density": 1.0, "state": "failed", "problem": str(error)[:4096]})
+    return found
+
+
+def positive_checks(folder: Path) -> set[str]:
+    """Return the checks of a run that should be as good as the ticket, by its own files."""
+    checks = _checks(RunDir(folder)).checks if RunDir(folder).is_run() else {}
+    return {name for name, own in checks.items() if own.get("expects") == "same"}
+
+
+def _records(run: RunDir, inside: Path) -> list[Record]:
+    run.check_plain()
+    config, state = run.config(), run.state()
+    result = run.result() or {}
+    lines = list(_lines(run.metrics))
+    common = {
+        **_about(config),
+        **{
+            name: value
+            for name, value in values_of(result).items()
+            if name not in ("before", "after")
+        },
+    }
+    own = common | {
+        "seed": config.get("seed", 0),
+        "state": _STATES[state],
+        "curves": curves_of(lines),
+        "bound": bound_of(lines),
+        "collapse": next(
+            (one.get("message") for one in lines if one.get("event") == "collapse"), None
+        ),
+        "problem": lines[-1].get("message") if lines and state == "failed" else None,
+        "controls": {},
+        "measurements": {},
+        "unmade": {},
+    }
+    if result:
+        own |= _measured(result) | {"ticket": str(inside / run.ticket.name)}
+    return _with_checks(own, common, _checks(run))
+
+
+def _about(config: Mapping[str, Any]) -> Record:
+    """Return what the configuration says: pruner, network, data, density and all settings."""
+    recipe = config.get("recipe")
+    settings = {name: value for name, value in config.items() if name not in _NOT_SETTINGS}
+    return {
+        "pruner": recipe.get("pruner", "?") if isinstance(recipe, dict) else "?",
+        "model": name_of(config.get("model")),
+        "dataset": name_of(config.get("dataset")),
+        "density": config.get("density", 1.0),
+        "config": settings,
+    }
+
+
+def name_of(spec: object) -> str:
+    """Return the name of a network or data set, with the argument that names it in full."""
+    if not isinstance(spec, dict):
+        return str(spec) if isinstance(spec, str) else "?"
+    name = spec.get("name", spec.get("custom", "?"))
+    inner = spec.get("network") or spec.get("path")
+    return (f"{name}:{inner}" if inner else str(name))[:MAX_NAME_LENGTH]
+
+
+def _measured(result: Mapping[str, Any]) -> Record:
+    """Return what result.json says."""
+    values = values_of(result)
+    return {
+        **{moment: values[moment] for moment in ("before", "after")},
+        "kept": result["kept"],
+        "prunable": result["prunable"],
+        "layers": [
+            [own["name"], own["kept"], own["prunable"]]
+            for own in result.get("layers", [])
+            if isinstance(own, dict) and {"name", "kept", "prunable"} <= own.keys()
+        ],
+        "search_epochs": result.get("epochs"),
+        "seconds": result["seconds"],
+    }
+
+
+def curves_of(lines: Iterable[Mapping[str, Any]]) -> dict[str, list[Record]]:
+    """Return what both phases measured after every epoch, from the lines of the metrics."""
+    curves: dict[str, list[Record]] = {"search": [], "finetune": []}
+    for one in lines:
+        if one.get("event") == "epoch" and one.get("phase") in curves:
+            moment = {name: one.get(name) for name in ("epoch", "density", "strength")}
+            curves[one["phase"]].append(moment | {"metric": one.get("accuracy", one.get("value"))})
+    return curves
+
+
+def bound_of(lines: Iterable[Mapping[str, Any]]) -> list[list[float]]:
+    """Return the densities that freezes allow, by the epochs of the search before each of them.
+
+    A freeze follows the line of the epoch at whose end it is, also when the clock was rewound.
+    """
+    bound: list[list[float]] = []
+    epoch = 0
+    for one in lines:
+        if one.get("event") == "epoch" and one.get("phase") == "search":
+            epoch += 1
+        elif one.get("event") == "freeze":
+            bound = bound or [[0, 1.0]]
+            bound.append([epoch, one.get("target", 1.0)])
+    return bound
+
+
+def _with_checks(own: Record, common: Record, checks: _Checks) -> list[Record]:
+    """Add controls to the record of their seed; other seeds of the checks get their own record."""
+    records = {own["seed"]: own}
+    for trial in checks.trials:
+        empty = common | {"seed": trial.seed, "controls": {}, "measurements": {}, "unmade": {}}
+        record = records.setdefault(trial.seed, empty)
+        values = {"before": trial.before, "after": trial.after}
+        if trial.check != TICKET:
+            record["controls"][trial.check] = values
+        elif record is not own:
+            record |= {**values, "kept": trial.kept, "prunable": trial.prunable}
+            records[trial.seed] = record
+    for one in checks.measurements:
+        if one.seed in records:
+            records[one.seed]["measurements"][one.check] = one.numbers
+    for lost in checks.unmade:
+        if lost.seed in records:
+            records[lost.seed]["unmade"][lost.check] = lost.reason
+    return list(records.values())
+
+
+def _checks(run: RunDir) -> _Checks:
+    """Read checks.json, if there is one."""
+    path = run.path / CHECKS
+    try:
+        return _Checks.model_validate_json(read(path, within=run.path))
+    except FileNotFoundError:
+        return _Checks()
+    except (OSError, ValidationError, ValueError) as error:
+        raise OptionError(f"{path} cannot be read as checks; remove it, and check again") from error
+
+
+def _lines(path: Path) -> Iterable[dict[str, Any]]:
+    """Yield the complete lines of the metrics; without a file there are none."""
+    try:
+        with open_plain(path, within=path.parent) as file:
+            for number, line in enumerate(file):
+                if number >= _MOST_LINES or file.tell() > _MOST_BYTES:
+                    raise OptionError(f"{path} has too many lines to be reported")
+                if line.endswith(b"\n") and isinstance(data := json.loads(line), dict):
+                    yield data
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, RecursionError) as error:
+        raise OptionError(f"{path} cannot be read: {error}") from error
