@@ -111,7 +111,7 @@ def browser():
         os.dup2(14, 4)
 
     with TemporaryDirectory() as home:
-        flags = ("--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run")
+        flags = ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars")
         process = subprocess.Popen(
             [
                 *(PROGRAM, *flags, "--remote-debugging-pipe", f"--user-data-dir={home}"),

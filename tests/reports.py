@@ -6,7 +6,7 @@ from typing import Any
 
 METHODS = ("gem_miner", "snip", "synflow")
 DENSITIES = (0.2, 0.1, 0.05, 0.02)
-HOSTILE = '</script><script>alert(1)</script><img src=x onerror=alert(2)> =a_b%&#{}~^\\"\'|*[x]`$y$'
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> =a_b%&#{}~^\\\"'|*[x]`$y$"
 LAYERS = (("conv1.weight", 100), ("conv2.weight", 1000), ("head.weight", 200))
 
 
@@ -54,7 +54,9 @@ def record(method: str = "gem_miner", density: float = 0.05, seed: int = 0, **ch
         "measurements": {"linear_mode_connectivity": {"barrier": rng.random()}},
         "curves": {
             "search": search if learned else [],
-            "finetune": [{"epoch": e, "metric": 0.9 + 0.01 * e, "density": density} for e in (1, 2)],
+            "finetune": [
+                {"epoch": e, "metric": 0.9 + 0.01 * e, "density": density} for e in (1, 2)
+            ],
         },
         "bound": [[0, 1.0], [3, density**0.5], [6, density]] if learned else [],
         "search_epochs": 8 if learned else 0,

@@ -79,6 +79,8 @@ def _records(folder: Path) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, Ex
     from gemkit.plugins.loader import load_plugins
     from gemkit.runs.recorded import positive_checks, run_records
     from gemkit.sanity.check import SanityCheck
+    from gemkit.study.stage_store import StageStore
+    from gemkit.study.study import load
 
     parts = load_plugins().parts["checks"]
     expects: dict[str, Expected] = {
@@ -86,4 +88,6 @@ def _records(folder: Path) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, Ex
         for name, entry in parts.items()
         if issubclass(entry.thing, SanityCheck)
     }
+    if StageStore(folder).is_study():
+        return load(folder).results(), expects
     return run_records(folder), expects | dict.fromkeys(positive_checks(folder), "same")

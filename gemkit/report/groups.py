@@ -110,8 +110,12 @@ class Group:
         return [(epoch, spread) for epoch, spread in known if spread is not None]
 
     def bound(self) -> list[tuple[float, float]]:
-        """Return the densities of the freezes by epoch, of the first seed that has any."""
-        return next((list(one.bound) for one in self.records if one.bound), [])
+        """Return the densities of the freezes by epoch, of the first seed that has any.
+
+        Before the first freeze every weight is allowed.
+        """
+        known = next((list(one.bound) for one in self.records if one.bound), [])
+        return [(0.0, 1.0), *known] if known and known[0][0] > 0 else known
 
 
 def group(records: Iterable[Record]) -> list[Group]:

@@ -1,5 +1,6 @@
 """The result of a run as text."""
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ def result_text(result: Mapping[str, Any], next_command: str) -> str:
         "time": f"{result['seconds']:.1f} s, of which {result['seconds_search']:.1f} s to search",
         "files": result["run_dir"],
         "ticket": result["ticket"],
+        "report": shlex.join(["gemkit", "report", result["run_dir"]]),
         "next": next_command,
     }
     return facts(rows)

@@ -50,6 +50,7 @@ class RunDir:
     finetuned.safetensors the same ticket with trained weights
     result.json           the result
     checks.json           sanity checks, if there are any, and a picture of them
+    report/               what `gemkit report` wrote
     .lock                 held by the process that works on the run
     """
 

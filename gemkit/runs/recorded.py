@@ -152,7 +152,6 @@ def bound_of(lines: Iterable[Mapping[str, Any]]) -> list[list[float]]:
         if one.get("event") == "epoch" and one.get("phase") == "search":
             epoch += 1
         elif one.get("event") == "freeze":
-            bound = bound or [[0, 1.0]]
             bound.append([epoch, one.get("target", 1.0)])
     return bound
 

@@ -78,13 +78,13 @@ function ticks(low, high, log, most) {
   return found;
 }
 
-const short = (v) => (v !== 0 && (Math.abs(v) < 1e-3 || Math.abs(v) >= 1e5) ? v.toExponential(1).replace(".0e", "e") : String(+v.toPrecision(4)));
+const short = (v) => (v !== 0 && (Math.abs(v) < 1e-3 || Math.abs(v) >= 1e5) ? v.toExponential(2).replace(/\.?0+e/, "e") : String(+v.toPrecision(4)));
 
 function extent(values, log, clamp) {
   const known = values.filter((v) => Number.isFinite(v) && (!log || v > 0));
   if (!known.length) return log ? [0.1, 1] : [0, 1];
   let [low, high] = [Math.min(...known), Math.max(...known)];
-  const pad = log ? Math.max(0.05, Math.log10(high / low) * 0.06) : (high - low) * 0.06 || Math.abs(low) * 0.05 || 1;
+  const pad = log ? low === high ? 0.4 : Math.log10(high / low) * 0.06 : (high - low) * 0.06 || Math.abs(low) * 0.05 || 1;
   [low, high] = log ? [low / 10 ** pad, high * 10 ** pad] : [low - pad, high + pad];
   // a mean may come close to its limits, an interval beyond them says nothing
   return clamp ? [Math.max(low, clamp[0] - 1.5), Math.min(high, clamp[1] + 1.5)] : [low, high];
@@ -148,7 +148,7 @@ function paint(state) {
 const offset = (k, count) => (k - (count - 1) / 2) * Math.min(5, 30 / count);
 
 function axes({ spec, svg, room, sx, sy, width, height }, x, y) {
-  const most = Math.max(2, Math.floor((room.right - room.left) / 64));
+  const most = Math.max(2, Math.floor((room.right - room.left) / 50));
   if (spec.x.names) {
     const step = Math.ceil((spec.x.names.length * 22) / (room.right - room.left));
     spec.x.names.forEach((name, k) => {

@@ -85,6 +85,8 @@ const SECTIONS = {
         key: `scatter ${own[0].p}`,
         title: one.title,
         square: true,
+        dodge: true,
+        height: 340,
         x: { label: `before fine-tuning, test ${unit(one)}`, clamp: limits(one) },
         y: { label: `after, ${unit(one)}`, clamp: limits(one) },
         series: bySeries(own).map(([s, some]) => ({
@@ -164,30 +166,30 @@ const SECTIONS = {
   },
 
   strength(groups) {
-    return byCell(groups, (g) => g.den.length).flatMap(([title, own, d]) => {
+    const panels = byCell(groups, (g) => g.den.length).map(([title, own, d]) => {
       const lambda = own.filter((g) => g.lam.length);
       const values = lambda.flatMap((g) => g.lam.map((e) => e[1]));
       const epochs = own.flatMap((g) => g.den.map((e) => e[0]));
       const plain = (g, e, what) => ({ x: e[0], y: e[1], tip: [`epoch ${e[0]}: ${what} ${round(e[1])}${what === "λ" ? "" : " %"} (n = ${e[2]})`, ...about(g), g.c] });
-      const panels = [{
+      const density = {
         key: `strength ${own[0].p} ${d} density`,
-        title: `${title}: density of the mask`,
+        title: `${title}: density`,
         x: { label: "epochs of the search", include: [0, ...epochs] },
         y: { label: "weights in the mask, %", log: true, rules: [100 * DATA.densities[d]] },
         series: own.flatMap((g) => [
           ...(g.bound.length ? [{ s: g.s, line: "step", bare: true, quiet: true, points: [...g.bound, [Math.max(...g.den.map((e) => e[0]), g.bound.at(-1)[0]), g.bound.at(-1)[1]]].map(([x, y]) => ({ x, y: 100 * y, tip: [`bound from epoch ${x}: ${round(100 * y)} %`, ...about(g)] })) }] : []),
           { s: g.s, line: true, every: Math.ceil(g.den.length / 10), points: g.den.map(([e, v, n]) => plain(g, [e, 100 * v, n], "density")) },
         ]),
-      }];
-      if (values.length) panels.push({
+      };
+      return [density, values.length && {
         key: `strength ${own[0].p} ${d} lambda`,
         title: `${title}: λ`,
         x: { label: "epochs of the search", include: [0, ...epochs] },
         y: { label: "λ", log: Math.min(...values) > 0, rules: Math.min(...values) < 0 ? [0] : [] },
         series: lambda.map((g) => ({ s: g.s, line: true, every: Math.ceil(g.lam.length / 10), points: g.lam.map((e) => plain(g, e, "λ")) })),
-      });
-      return panels;
+      }];
     });
+    return [...panels.map((pair) => pair[0]), ...panels.map((pair) => pair[1]).filter(Boolean)];
   },
 
   cost(groups) {
@@ -197,6 +199,7 @@ const SECTIONS = {
       return {
         key: `cost ${own[0].p} ${kind}`,
         title: one.title,
+        dodge: true,
         x: { label: DATA.costs[kind], log: own.every((g) => g.cost[kind][0] > 0) },
         y: { label: `test ${unit(one)} after`, clamp: limits(one) },
         series: bySeries(own).map(([s, some]) => ({

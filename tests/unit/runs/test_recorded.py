@@ -1,0 +1,120 @@
+"""The folder of a run as records."""
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_runs import TINY, commands_in
+
+from gemkit.core.errors import OptionError
+from gemkit.report.groups import group
+from gemkit.report.records import records_from
+from gemkit.runs.recorded import bound_of, curves_of, name_of, run_records
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return a folder with a run that has checks of two seeds."""
+    path = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        gemkit = commands_in(path, patch)
+        words = ("--check", "shuffle", "--check", "permute", "--check-seeds", "2")
+        done = gemkit("run", *TINY, "--epochs", "4", *words, "--out", "one")
+        assert done.exit_code == 0, done.stderr
+    return path
+
+
+def test_a_run_is_a_record_with_curves_strength_and_bound(folder):
+    own, other = run_records(folder / "one")
+    result = json.loads((folder / "one" / "result.json").read_text())
+    assert own["before"] == result["before"]
+    assert own["after"] == result["after"]
+    assert own["kept"] == result["kept"]
+    assert own["ticket"] == "ticket.safetensors"
+    assert (own["pruner"], own["model"], own["dataset"]) == ("gem_miner", "conv4", "fake")
+    assert [one["epoch"] for one in own["curves"]["search"]] == [1, 2, 3, 4]
+    assert all(one["strength"] > 0 for one in own["curves"]["search"])
+    assert own["bound"] == [[3, 0.3]], "one freeze, at the end of the third of four epochs"
+    assert set(own["controls"]) == {"shuffle", "permute"}
+    assert (other["seed"], set(other["controls"])) == (1, {"shuffle", "permute"})
+    trials = json.loads((folder / "one" / "checks.json").read_text())["trials"]
+    [ticket] = [one for one in trials if (one["check"], one["seed"]) == ("ticket", 0)]
+    assert (ticket["before"], ticket["after"]) == (own["before"], own["after"])
+
+
+def test_all_seeds_of_a_run_are_one_group(folder):
+    [one] = group(records_from(run_records(folder)))
+    assert [own.seed for own in one.records] == [0, 1]
+    assert one.records[0].ticket == "one/ticket.safetensors"
+
+
+def test_the_density_stays_below_its_bound(folder):
+    [one] = group(records_from(run_records(folder)))
+    bound = dict(one.bound())
+    for epoch, spread in one.curve("search", lambda moment: moment.density):
+        allowed = min(share for start, share in bound.items() if start < epoch)
+        assert spread.mean <= allowed + 1 / one.records[0].prunable, "counts are rounded"
+
+
+def test_the_command_reports_a_run(folder, monkeypatch):
+    gemkit = commands_in(folder, monkeypatch)
+    done = gemkit("report", "one", "--format", "html,csv,md,tex")
+    assert done.exit_code == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert first == "one/report/report.html"
+    assert second.startswith("2 of 2 results: 1 method × 1 density × 2 seeds on conv4 · fake")
+    assert "passes (same)" not in (folder / "one/report/report.html").read_text()
+    assert gemkit("runs", "one").exit_code == 0, "a report does not hurt a run"
+    data = json.loads(gemkit("report", ".", "--out", "all", "--format", "csv", "--json").stdout)
+    assert [Path(file).name for file in data["files"]] == ["records.csv", "groups.csv"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("none",), "there is no folder none"),
+        (("empty",), "has no results to report"),
+        (("one", "--format", "htm"), "unknown format 'htm'; did you mean 'html'"),
+        (("one", "--out", "one/config.toml"), "cannot write the report"),
+    ],
+)
+def test_mistakes_get_one_sentence(folder, monkeypatch, words, message):
+    gemkit = commands_in(folder, monkeypatch)
+    Path("empty").mkdir(exist_ok=True)
+    done = gemkit("report", *words)
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_run_that_cannot_be_read_is_marked_among_others(folder, tmp_path):
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "config.toml").write_text("not toml")
+    [one] = run_records(tmp_path)
+    assert one["state"] == "failed"
+    assert "config.toml cannot be read" in one["problem"]
+    with pytest.raises(OptionError, match="cannot be read"):
+        run_records(broken)
+
+
+def test_an_interrupted_run_is_partial(tmp_path):
+    (tmp_path / "config.toml").write_text('density = 0.5\nseed = 3\n[recipe]\npruner = "p"\n')
+    line = {"event": "epoch", "phase": "search", "epoch": 1, "accuracy": 0.5, "density": 0.4}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n" + '{"event": "ep')
+    [one] = run_records(tmp_path)
+    assert (one["state"], one["seed"], one["model"]) == ("partial", 3, "?")
+    assert len(one["curves"]["search"]) == 1
+
+
+def test_freezes_count_epochs_also_when_the_clock_is_rewound():
+    epoch = {"event": "epoch", "phase": "search"}
+    freeze = [{"event": "freeze", "step": 10, "target": one} for one in (0.8, 0.64)]
+    assert bound_of([epoch, epoch, freeze[0], epoch, freeze[1]]) == [[2, 0.8], [3, 0.64]]
+    assert curves_of([{"event": "epoch", "phase": "x"}, *freeze]) == {"search": [], "finetune": []}
+
+
+def test_networks_are_named_in_full():
+    assert name_of({"name": "timm", "network": "resnet18"}) == "timm:resnet18"
+    assert name_of({"custom": "mine.py:net", "width": 3}) == "mine.py:net"
+    assert name_of(None) == "?"
