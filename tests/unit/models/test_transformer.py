@@ -7,8 +7,8 @@ from torch import nn
 
 from gemkit import Data, prunable_names
 from gemkit.core.errors import DataError, ModelError
-from gemkit.models.transformer import Transformer
 from gemkit.models.signal import Signal, trace
+from gemkit.models.transformer import Transformer
 
 TOKENS = torch.arange(40).reshape(4, 10) * 7 % 24
 
