@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import compact_learning, compaction, digits, methods, newer
+from benchmarks import compact_learning, compaction, digits, methods, newer, tasks
 from benchmarks.trial import measure
 from gemkit import Plan
 from gemkit.core.errors import OptionError
@@ -147,6 +147,31 @@ def test_a_compact_network_is_timed_and_trained_beside_the_masked_one():
     )
     assert set(row["accuracy"]) == set(row["cpu_seconds"]) == {"masked", "compact"}
     assert "| `conv4` | `gem_miner` | digits | 20 | 1 |" in compact_learning.table([row])
+
+
+def test_the_tables_of_tasks_are_made_of_the_results():
+    page = tasks.PAGE.read_text()
+    assert with_results(page, "tasks", tasks.tables(tasks.results())) == page
+    page = tasks.DATA_PAGE.read_text()
+    assert with_results(page, "task-data", tasks.data_table(tasks.results("tuning"))) == page
+
+
+def test_a_task_is_judged_by_pairs_of_a_seed_once_all_seeds_are_there():
+    rows = [
+        {"task": "table", "arm": "snip", "density": 0.1, "seed": seed, "kept": 1, "prunable": 10}
+        | {"before": 0.2, "after": 0.8 + seed / 100}
+        | {"controls": {"shuffle": {"before": 0.2, "after": 0.7 + seed / 100}}}
+        for seed in tasks.SEEDS
+    ]
+    assert "| `table` | `snip` | 0.1 | +10.0 ± 0.0, passes |  |  |" in tasks.tables(rows)
+    assert "+10.0 ± 0.0, 2 of 5 seeds" in tasks.tables(rows[:2])
+    assert "| 0.1, 0.1000 | 5 | 20.0 ± 0.0 → 82.0 ± 2.0 |" in tasks.tables(rows)
+
+
+def test_settings_of_tasks_are_chosen_on_other_seeds_and_without_the_test_split():
+    planned = {run["seed"] for run in tasks.runs()}
+    assert planned.isdisjoint(run["seed"] for run in tasks.tuning())
+    assert {row["split"] for row in tasks.results("tuning") if "split" in row} == {"validation"}
 
 
 def row(pruner, density, seed, **found):
