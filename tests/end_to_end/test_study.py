@@ -179,11 +179,14 @@ SMALL = {
 
 def test_a_study_from_python(tmp_path):
     axes = {"pruner": ["snip", "dense"]}
-    study = Study(None, tmp_path / "mine", base=SMALL, grid=axes, checks=["shuffle"])
+    checks = ["shuffle", "linear_mode_connectivity"]
+    study = Study(None, tmp_path / "mine", base=SMALL, grid=axes, checks=checks)
     records = study.run(Immediately(), progress=False)
     assert [record["state"] for record in records] == ["done", "done"]
     assert [record["density"] for record in records] == [0.3, 1.0]
     assert [list(record["controls"]) for record in records] == [["shuffle"], []]
+    assert [list(record["measurements"]) for record in records] == [[checks[1]], []]
+    assert records[0]["unmade"] == {}
     assert records == study.results() == load(tmp_path / "mine").results()
 
 
