@@ -41,7 +41,9 @@ class Parsl(StudyExecutor):
     name = "parsl"
     argument: ClassVar[str | None] = "site"
 
-    site: str = Field(description="local, slurm, or a Python file with a Parsl config")
+    site: str = Field(
+        examples=["local"], description="local, slurm, or a Python file with a Parsl config"
+    )
     workers: int = Field(default=1, ge=1, le=4096, description="stages at once on each node")
     nodes: int = Field(default=1, ge=1, le=100_000, description="nodes of each Slurm job")
     blocks: int = Field(default=1, ge=1, le=100_000, description="Slurm jobs at once, at most")
