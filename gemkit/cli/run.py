@@ -202,7 +202,7 @@ def run(
         progress=report,
         registry=registry,
         download=world["download"],
-        new=new,
+        new=new or bool(others["observers"]),  # they would hear nothing of an earlier run
     )
     return answer_of(result, report.settings)
 

@@ -199,7 +199,7 @@ def test_a_pruner_with_a_fixed_density_prints_a_note_for_another(gemkit):
     )
     assert answer(shown)["density_target"] == answer(shown)["density"] == 1.0
     unasked = [word for word in TINY if word not in {"--density", "0.3"}]
-    assert "note:" not in gemkit("run", "--pruner", "dense", *unasked).stderr
+    assert "note:" not in gemkit("run", "--new", "--pruner", "dense", *unasked).stderr
 
 
 def test_a_learning_rate_without_training_prints_a_note(gemkit):
@@ -345,7 +345,11 @@ def test_observers_receive_the_events_of_their_run(gemkit):
     events = Path(answer(gemkit(*words, "--observer", "tally"))["run_dir"], "tally").read_text()
     assert events.split().count("EpochEnded") == 6
     assert events.split().count("Froze") == 1
-    assert not Path(answer(gemkit(*words))["run_dir"], "tally").exists()
+    again = answer(gemkit(*words, "--observer", "tally"))["run_dir"]
+    assert Path(again, "tally").read_text() == events, (
+        "an observer is for a run, not for its result"
+    )
+    assert not Path(answer(gemkit(*words, "--new"))["run_dir"], "tally").exists()
 
 
 @pytest.mark.parametrize("by", ["option", "environment"])
