@@ -126,7 +126,7 @@ function paint(state) {
   const width = Math.max(260, svg.parentNode.clientWidth || 600);
   const rows = spec.y.names ? spec.y.names.length : 0;
   const height = spec.y.names ? rows * 20 + 56 : spec.height || (width < 420 ? 240 : 280);
-  const left = spec.y.names ? Math.min(width * 0.5, 8 + 6.6 * Math.max(...spec.y.names.map((n) => n.length))) : 54;
+  const left = spec.y.names ? Math.min(width * 0.5, 12 + 7.2 * Math.max(...spec.y.names.map((n) => n.length))) : 54;
   const room = { left, right: width - 12, top: 10, bottom: height - 42 };
   svg.replaceChildren();
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
@@ -141,7 +141,8 @@ function paint(state) {
   node("rect", { x: room.left - 6, y: room.top - 6, width: room.right - room.left + 12, height: room.bottom - room.top + 12 }, clip);
   const inner = node("g", { "clip-path": `url(#${id})` }, svg);
   rules(state, inner);
-  for (const [k, one] of spec.series.entries()) draw(state, inner, one, spec.dodge ? offset(k, spec.series.length) : 0);
+  const order = [...new Set(spec.series.map((one) => one.s))];
+  for (const one of spec.series) draw(state, inner, one, spec.y.names ? 0 : offset(order.indexOf(one.s), order.length));
   state.top = node("g", {}, svg);
 }
 
@@ -166,7 +167,7 @@ function axes({ spec, svg, room, sx, sy, width, height }, x, y) {
   }
   if (spec.y.names) {
     spec.y.names.forEach((name, k) => {
-      const most = Math.floor((room.left - 10) / 6.4);
+      const most = Math.floor((room.left - 10) / 7);
       const text = node("text", { x: room.left - 8, y: sy(k) + 4, "text-anchor": "end" }, svg);
       text.textContent = name.length > most ? `${name.slice(0, most - 1)}…` : name;
       node("line", { x1: room.left, x2: room.right, y1: sy(k), y2: sy(k), class: "grid" }, svg);
@@ -194,7 +195,7 @@ function draw(state, parent, one, shift) {
   const { sx, sy, room, spec } = state;
   const floor = (v) => (spec.y.log && !(v > 0) ? room.bottom : sy(v));
   const edge = (v) => (spec.x.log && !(v > 0) ? room.left : sx(v));
-  const dots = one.points.map((p) => ({ x: edge(p.x) + (spec.y.names ? 0 : shift), y: floor(p.y) + (spec.y.names ? shift : 0), p, s: one.s }));
+  const dots = one.points.map((p) => ({ x: edge(p.x) + shift, y: floor(p.y), p, s: one.s }));
   if (one.band) {
     const wide = dots.filter((d) => d.p.lo !== undefined && d.p.lo !== null);
     if (wide.length > 1) {

@@ -65,7 +65,6 @@ const SECTIONS = {
       return [["b", "before"], ["a", "after"]].map(([key, when]) => ({
         key: `accuracy ${own[0].p} ${key}`,
         title: `${one.title}, ${when} fine-tuning`,
-        dodge: true,
         x: { label: "weights kept, %", log: true, ticks: [...new Set(own.map((g) => 100 * DATA.densities[g.d]))].sort((a, b) => a - b), include: around(own) },
         y: { label: `test ${unit(one)}`, include: range, clamp: limits(one) },
         series: bySeries(own).map(([s, some]) => ({
@@ -85,7 +84,6 @@ const SECTIONS = {
         key: `scatter ${own[0].p}`,
         title: one.title,
         square: true,
-        dodge: true,
         height: 340,
         x: { label: `before fine-tuning, test ${unit(one)}`, clamp: limits(one) },
         y: { label: `after, ${unit(one)}`, clamp: limits(one) },
@@ -199,7 +197,6 @@ const SECTIONS = {
       return {
         key: `cost ${own[0].p} ${kind}`,
         title: one.title,
-        dodge: true,
         x: { label: DATA.costs[kind], log: own.every((g) => g.cost[kind][0] > 0) },
         y: { label: `test ${unit(one)} after`, clamp: limits(one) },
         series: bySeries(own).map(([s, some]) => ({
