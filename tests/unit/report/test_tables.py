@@ -5,9 +5,10 @@ import html
 import io
 import json
 import re
+import string
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from reports import HOSTILE, METHODS, record, study, unfinished
 
@@ -130,6 +131,8 @@ PLAIN = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zl
 
 
 @given(PLAIN)
+@example(HOSTILE + string.punctuation + "_x")
+@example("_x$")
 def test_latex_has_no_special_character_of_a_name(text):
     """Take away what the escapes are made of; nothing that LaTeX acts on is left."""
     rest = re.sub(
@@ -159,6 +162,8 @@ def test_every_brace_of_the_latex_tables_is_closed():
 
 
 @given(PLAIN)
+@example(HOSTILE + string.punctuation + "_x")
+@example("_x$")
 def test_markdown_shows_a_name_as_it_is(text):
     shown = re.sub(r"\\([\\`*_{}\[\]|$~#])", r"\1", markdown(text))
     assert html.unescape(shown) == html.unescape(text) or html.unescape(shown) == text
@@ -180,6 +185,8 @@ def test_a_script_element_cannot_be_left(data):
 
 
 @given(PLAIN)
+@example(HOSTILE + string.punctuation + "_x")
+@example("_x$")
 def test_a_figure_reads_no_mathematics(text):
     assert not re.search(r"(?<!\\)\$", plot(text))
     assert not plot(text).startswith("_")
