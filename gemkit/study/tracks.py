@@ -26,12 +26,18 @@ def curve_in(metrics: Path, phase: str) -> list[Epoch]:
     ]
 
 
-def bound_in(metrics: Path, steps_per_epoch: int) -> list[tuple[float, float]]:
-    """Return the epoch of every freeze, and the fraction of the weights alive after it."""
-    return [
-        (line["step"] / max(1, steps_per_epoch), line["alive"] / line["prunable"])
-        for line in _events(metrics, "freeze")
-    ]
+def bound_in(metrics: Path) -> list[tuple[float, float]]:
+    """Return the epochs of the search before every freeze, and the fraction alive after it.
+
+    A freeze follows the line of its epoch. Steps would not do: rewinding turns them back.
+    """
+    epochs, bound = 0, []
+    for line in _events(metrics, "epoch", "freeze"):
+        if line["event"] == "freeze":
+            bound.append((float(epochs), line["alive"] / line["prunable"]))
+        elif line["phase"] == "search":
+            epochs += 1
+    return bound
 
 
 def collapse_in(metrics: Path) -> str | None:
@@ -40,10 +46,10 @@ def collapse_in(metrics: Path) -> str | None:
     return messages[-1][:4000] if messages else None
 
 
-def _events(metrics: Path, kind: str) -> Iterator[dict[str, Any]]:
-    """Yield the lines of one kind; this process wrote the file and holds its lock."""
+def _events(metrics: Path, *kinds: str) -> Iterator[dict[str, Any]]:
+    """Yield the lines of some kinds; this process wrote the file and holds its lock."""
     with suppress(FileNotFoundError), open_plain(metrics, within=metrics.parent) as file:
         for text in file:
             line = json.loads(text)
-            if line["event"] == kind:
+            if line["event"] in kinds:
                 yield line

@@ -212,7 +212,6 @@ def _search(job: Job) -> dict[str, Any]:
         return {"collapse": _short(error), "curve": curve_in(folder.metrics, "search")}
     ticket = setup.label(ticket, run.plugins)
     ticket.save(folder.ticket, within=job.store.path)
-    steps = setup.data.train.steps(run.search.batch_size)
     return {
         "before": setup.measure(ticket),
         "kept": ticket.kept,
@@ -221,7 +220,7 @@ def _search(job: Job) -> dict[str, Any]:
         "layers": [(layer.name, layer.kept, layer.prunable) for layer in ticket.layers],
         "epochs": ticket.info.epochs,
         "curve": curve_in(folder.metrics, "search"),
-        "bound": bound_in(folder.metrics, steps),
+        "bound": bound_in(folder.metrics),
         "collapse": collapse_in(folder.metrics),
         "ticket": ticket.digest(),
     }
