@@ -142,18 +142,26 @@ def given_axes(
     from gemkit.study.grid import canonical
 
     axes: dict[tuple[str, ...], list[Any]] = {}
+    words: dict[str, str] = {}
+
+    def add(word: str, paths: tuple[str, ...], values: list[Any]) -> None:
+        for path in paths:
+            field = "density" if path == "sparsity" else path
+            if field in words:
+                raise OptionError(f"{words[field]} and {word} both set {field}; give one")
+            words[field] = word
+        axes[paths] = values
+
     for name, paths in _PATHS.items():
         if (text := options["axes"][name]) is not None:
-            axes[paths] = values_in(text, plain=name in _TEXT)
+            add(f"--{name.replace('_', '-')}", paths, values_in(text, plain=name in _TEXT))
     for name, path in _FLAGS.items():
         if options["axes"][name]:
-            axes[(path,)] = [True]
+            add(f"--{name}", (path,), [True])
     for path, values in fields.items():
-        axes[(canonical(path),)] = values
+        add(f"-o {path}", (canonical(path),), values)
     if options["axes"]["seeds"] is not None:
-        if ("seed",) in axes:
-            raise OptionError("--seeds and --seed both say which seeds; give one")
-        axes[("seed",)] = list(range(options["axes"]["seeds"]))
+        add("--seeds", ("seed",), list(range(options["axes"]["seeds"])))
     return axes
 
 

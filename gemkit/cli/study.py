@@ -128,6 +128,7 @@ def run(
     data_dir = options["data_dir"]
     study = Study.of(grid, folder, data_dir=data_dir, registry=registry, confirmed=confirmed)
     if dry_run:
+        study.store.check_free()
         return plan_of(study, place, jobs)
     _note_other_cells(study)
     study.run(place, jobs=jobs, download=download)  # type: ignore[arg-type] # its kind

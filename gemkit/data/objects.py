@@ -83,8 +83,8 @@ def _alike(name: str, sources: dict[str, StreamSource]) -> dict[str, StreamSourc
     if moving := [part for part, source in sources.items() if not source.is_fixed]:
         warnings.warn(
             f"data set '{name}': the first batch of {' and '.join(moving)} was another when it was "
-            "read again, so equal seeds do not give equal bits, nor does a resumed run; leave out "
-            "the loader's own generator, or use Data.of_datasets",
+            "read again, so equal seeds do not give equal bits, nor does a resumed run; "
+            f"{sources[moving[0]].way_out}",
             GemkitWarning,
             stacklevel=4,
         )

@@ -109,19 +109,28 @@ class StreamSource:
         if world > 1 and not self.is_fixed:
             raise DataError(
                 f"{self.title}: its batches differ whenever they are read, so {world} processes "
-                "would not share the same; use one process, or Data.of_datasets"
+                f"would not share the same; use one process, or {self.way_out}"
             )
         raw = self.reader.read(EpochSampler(size, seed, epoch, False, rank, world))
         every = slice(None) if self.reader.is_cut else slice(rank, None, world)
-        return self._placed(self._read(raw, seed or 0, epoch), every)
+        # Processes that fetch samples of their own draw random transforms of their own.
+        turn = f"{epoch}, process {rank}" if rank and self.reader.is_cut else str(epoch)
+        return self._placed(self._read(raw, seed or 0, turn), every)
 
     def _placed(self, batches: Iterator[Batch], every: slice) -> Iterator[Batch]:
         for inputs, targets in batches:
             yield inputs[every].to(self.device), targets[every].to(self.device)
 
-    def _read(self, raw: Iterable[Any], seed: int, epoch: int) -> Iterator[Batch]:
+    @property
+    def way_out(self) -> str:
+        """What makes its batches the same for the same seed."""
+        if self.reader.is_cut:
+            return "let the data set draw from the global generators of torch, NumPy and Python"
+        return "leave out the loader's own generator, or use Data.of_datasets"
+
+    def _read(self, raw: Iterable[Any], seed: int, turn: str) -> Iterator[Batch]:
         """Check every batch; what does not suit the first one would fail in the network."""
-        for number, batch in enumerate(read(raw, self.split, self.title, seed, epoch)):
+        for number, batch in enumerate(read(raw, self.split, self.title, seed, turn)):
             where = f"{self.title}, batch {number}"
             if batch is None:
                 yield self.first[0][:0], self.first[1][:0]
@@ -136,7 +145,7 @@ def stream(
     reader: Reader, title: str, split: Split | None = None, classes: int | None = None
 ) -> StreamSource:
     """Make a source; its first batch is read twice, to know whether it is always the same."""
-    first, again = (next(read(reader.look(), split, title, 0, 0), None) for _ in range(2))
+    first, again = (next(read(reader.look(), split, title, 0, "0"), None) for _ in range(2))
     if first is None:
         raise DataError(f"{title}: there is no batch in it; look at its data set, and at drop_last")
     if again is None:
@@ -151,10 +160,10 @@ def stream(
 
 
 def read(
-    raw: Iterable[Any], split: Split | None, title: str, seed: int, epoch: int
+    raw: Iterable[Any], split: Split | None, title: str, seed: int, turn: str
 ) -> Iterator[Batch | None]:
     """Read batches with random numbers of their own; an error names the batch."""
-    chance, number, end = OwnRandom(generator(seed, f"batches {epoch}").initial_seed()), 0, object()
+    chance, number, end = OwnRandom(generator(seed, f"batches {turn}").initial_seed()), 0, object()
     iterator: Iterator[Any] | None = None
     while True:
         where = f"{title}, batch {number}"

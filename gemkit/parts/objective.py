@@ -4,12 +4,13 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal
 
+import torch
 import torch.nn.functional as F
 from pydantic import Field, field_serializer
 from torch import Tensor
 
 from gemkit.core.errors import DataError, TrainingError
-from gemkit.core.probe import Batch
+from gemkit.core.probe import IGNORED, Batch
 from gemkit.core.text import text_of
 from gemkit.parts.now import Now
 from gemkit.parts.part import Part
@@ -50,8 +51,13 @@ class CrossEntropy(Objective):
     )
 
     def loss(self, outputs: Tensor, batch: Batch, now: Now) -> Tensor:
-        """Return the mean cross-entropy."""
-        loss = F.cross_entropy(outputs, batch[1], label_smoothing=self.smoothing)
+        """Return the mean cross-entropy; 0 for a map in which no place counts."""
+        targets, smoothing = batch[1], self.smoothing
+        if targets.ndim == 1 or targets.dtype != torch.int64:
+            loss = F.cross_entropy(outputs, targets, label_smoothing=smoothing)
+        else:
+            loss = F.cross_entropy(outputs, targets, reduction="sum", label_smoothing=smoothing)
+            loss = loss / (targets != IGNORED).sum().clamp(min=1)
         return loss if self.weight == 1 else self.weight * loss
 
 

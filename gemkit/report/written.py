@@ -120,7 +120,7 @@ def summary(groups: Sequence[Group]) -> str:
         (
             number_of(len(methods), "method"),
             number_of(len(densities), "density", "densities"),
-            number_of(seeds[0], "seed") if len(seeds) == 1 else f"{seeds[0]}–{seeds[-1]} seeds",
+            ("" if len(seeds) == 1 else f"{seeds[0]} to ") + number_of(seeds[-1], "seed"),
         )
     )
     places = places_of(groups)

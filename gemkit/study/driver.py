@@ -21,7 +21,7 @@ from gemkit.study.work import carry_out
 _TICK = 0.5
 """Seconds between two looks at the store, for stages that another driver works on."""
 _RETRIES = 1
-"""How often a stage whose process died is tried again."""
+"""How often a stage whose process ended is tried again without a new checkpoint in between."""
 
 
 @dataclass
@@ -105,6 +105,8 @@ class Driver:
         self._waiting: dict[str, list[Stage]] = defaultdict(list)
         self._elsewhere: dict[str, Stage] = {}
         self._tries: Counter[str] = Counter()
+        self._saved: dict[str, int] = {}
+        self._ending = False
         self._flying: dict[Future[Any], Stage] = {}
 
     def run(self, executor: Executor, jobs: int, work: Callable[..., Any] = carry_out) -> None:
@@ -127,6 +129,7 @@ class Driver:
                     self._look_elsewhere()
                     self.view.tick()
         finally:
+            self._ending = True
             executor.shutdown(wait=True, cancel_futures=True)
             self._collect(0)
             self.view.close()
@@ -204,7 +207,15 @@ class Driver:
         self.view.ended(stage, None)
 
     def _again(self, stage: Stage, reason: str) -> None:
-        """Try a stage again whose process died; it continues from its own checkpoint."""
+        """Try a stage again whose process ended early; it continues from its own checkpoint.
+
+        A job on a cluster may end many times before a long stage is done.
+        """
+        if self._ending:
+            return
+        saved = self.store.last_saved(stage.name)
+        if saved > self._saved.get(stage.name, 0):
+            self._saved[stage.name], self._tries[stage.name] = saved, 0
         self._tries[stage.name] += 1
         if self._tries[stage.name] <= _RETRIES:
             self.view.note(f"{stage.title}: {reason}; it is tried again from its last checkpoint")
@@ -217,10 +228,13 @@ class Driver:
     def _look_elsewhere(self) -> None:
         """See whether another driver has finished a stage, or has left it."""
         for name, stage in list(self._elsewhere.items()):
-            with suppress(StorageError, OptionError):
+            try:
                 if self.store.result(name) is not None:
                     del self._elsewhere[name]
                     self._done(stage, own=False)
                 elif not self.store.is_running(name):
                     del self._elsewhere[name]
                     self._enqueue(stage)
+            except (StorageError, OptionError) as error:
+                self._elsewhere.pop(name, None)
+                self._failed(stage, str(error))

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 _TAIL = 300
@@ -58,11 +58,12 @@ class LocalPool(Executor):
         """Close the pool; with `cancel_futures`, waiting tasks do not start, and others stop."""
         self._closed = True
         if cancel_futures:
-            while not self._tasks.empty():
-                if task := self._tasks.get():
-                    task.future.cancel()
+            with suppress(Empty):
+                while True:
+                    if task := self._tasks.get_nowait():
+                        task.future.cancel()
             for worker in self._workers:
-                worker.signal(signal.SIGTERM)
+                worker.stop()
         for _ in self._threads:
             self._tasks.put(None)
         for thread in self._threads if wait else []:
@@ -91,6 +92,7 @@ class _Worker:
         self.process: subprocess.Popen[bytes] | None = None
         self._connection: Connection[Any, Any] | None = None
         self._words = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        self._stopped = False
 
     def run(self, call: object) -> Any:  # noqa: ANN401 - whatever the function returns
         """Run a call in the process, and return or raise what it does."""
@@ -104,11 +106,12 @@ class _Worker:
             raise value
         return value
 
-    def signal(self, number: int) -> None:
-        """Send a signal to the process, if it is alive."""
+    def stop(self) -> None:
+        """Ask the process to stop, also one that is just being started."""
+        self._stopped = True
         with suppress(OSError):
             if self.process is not None:
-                self.process.send_signal(number)
+                self.process.send_signal(signal.SIGTERM)
 
     def close(self) -> None:
         """End the process: it ends where its connection does."""
@@ -134,6 +137,8 @@ class _Worker:
         )
         theirs.close()
         self._connection = own
+        if self._stopped:
+            self.process.terminate()
         return own
 
     def _ended(self) -> str:

@@ -115,8 +115,8 @@ class StageStore:
         """Return the folder of a stage."""
         return RunDir(self.path / "stages" / stage)
 
-    def make(self) -> None:
-        """Make the folder, or say why that is not possible."""
+    def check_free(self) -> None:
+        """Refuse a folder that holds something else."""
         if self.path.is_dir() and not self.is_study():
             others = {entry.name for entry in self.path.iterdir()} - {"stages"}
             if any(not name.startswith(".") for name in others):
@@ -124,6 +124,10 @@ class StageStore:
                     f"--out {self.path} exists and is no study; nothing was overwritten: give "
                     "another folder, or move this one away"
                 )
+
+    def make(self) -> None:
+        """Make the folder, or say why that is not possible."""
+        self.check_free()
         try:
             (self.path / "stages").mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -223,6 +227,15 @@ class StageStore:
             return None
         except (OSError, ValueError, GemkitError) as error:
             return f"{file} cannot be read: {type(error).__name__}"
+
+    def last_saved(self, stage: str) -> int:
+        """Return when a stage last saved a checkpoint, in nanoseconds; 0 if it has none."""
+        folder = self.folder(stage).checkpoints
+        try:
+            names = list_folder(folder, within=self.path)
+            return max((os.lstat(folder / name).st_mtime_ns for name in names), default=0)
+        except (OSError, StorageError):
+            return 0
 
     def is_running(self, stage: str) -> bool:
         """Return whether a process works on a stage."""

@@ -139,8 +139,10 @@ def carry_out(task: Mapping[str, Any]) -> dict[str, Any]:
         try:
             if store.result(name) is not None:
                 return {"state": "done"}
-            with explained(_SAVED), chdir(task["cwd"]), signals.raised():
-                return _measure(task, store, name, folder, log)
+            with explained(_SAVED), chdir(task["cwd"]):
+                _registry(tuple(task["plugins"]))  # a signal amid imports would look like a fault
+                with signals.raised():
+                    return _measure(task, store, name, folder, log)
         except Stopped as stop:
             log.say("stopped by a signal")
             return {"state": "stopped", "signal": stop.signal}

@@ -12,6 +12,9 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any
 
+_LOOK = 5.0
+"""Seconds between two looks at whether the parent is alive."""
+
 
 def main(descriptor: int) -> None:
     """Run calls one after the other, in the main thread, where signals arrive."""
@@ -23,9 +26,13 @@ def main(descriptor: int) -> None:
 
 
 def _listen(connection: "Connection[Any, Any]", calls: "SimpleQueue[bytes]") -> None:
-    """Read calls until the parent is gone."""
+    """Read calls until the parent is gone; another process may hold its end of the pipe open."""
+    parent = os.getppid()
     while True:
         try:
+            while not connection.poll(_LOOK):
+                if os.getppid() != parent:
+                    os._exit(0)
             calls.put(connection.recv_bytes())
         except (EOFError, OSError):
             os._exit(0)

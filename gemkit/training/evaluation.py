@@ -28,9 +28,11 @@ def measure(module: nn.Module, source: Source, fabric: Fabric, task: Task) -> fl
             outputs: Tensor = module(as_input(inputs, like))
             if meter is None:
                 meter = metric.meter(outputs, targets)
+            if not len(targets):
+                continue  # the share of a process may be empty
             if metric.name != LOSS:
                 meter.update(*metric.prepared(outputs, targets))
-            elif len(targets):  # the share of a process may be empty
+            else:
                 meter.update(*_weighted(loss(outputs, (inputs, targets)), targets))
             finite &= outputs.isfinite().all()
     if not finite:

@@ -59,8 +59,12 @@ def check_labels(
                 f"the {name} split of '{data.name}': its labels have shape "
                 f"{list(labels.shape[1:])} for each sample, so the network needs outputs of shape "
                 f"{['classes', *labels.shape[1:]]}, and has {list(outputs)}; several labels that "
-                "are 0 or 1 are bool or float, with objective 'binary', and of one-hot labels give "
-                "labels.argmax(1)"
+                "are 0 or 1 are bool or float, with objective 'binary', and of "
+                + (
+                    "labels of shape [samples, 1] give labels.squeeze(1)"
+                    if labels.shape[1:] == (1,)
+                    else "one-hot labels give labels.argmax(1)"
+                )
             )
 
 

@@ -10,7 +10,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torchmetrics import MeanMetric
 
-from gemkit.core.probe import Batch, unless_a_label
+from gemkit.core.probe import IGNORED, Batch, unless_a_label
 from gemkit.core.state import StateDict, checked_tensors
 from gemkit.core.tensors import Tensors, is_index
 from gemkit.parts.objective import CrossEntropy, Objective
@@ -90,10 +90,10 @@ class Trainer:
         parts = zip(images.tensor_split(count), labels.tensor_split(count), strict=True)
         for number, (some, own) in enumerate(parts, start=1):
             with self.fabric.no_backward_sync(self.module, enabled=number < count):
-                losses.append(self._pass(some, own, share=len(own) / len(labels)))
+                losses.append(self._pass(some, own, share=_counted(own) / _counted(labels)))
         return torch.stack(losses).sum()
 
-    def _pass(self, images: Tensor, labels: Tensor, share: float | None = None) -> Tensor:
+    def _pass(self, images: Tensor, labels: Tensor, share: float | Tensor | None = None) -> Tensor:
         """Run a forward and a backward pass; return the loss, multiplied by `share`."""
         loss = self._loss(images, labels)
         if share is not None:
@@ -219,3 +219,10 @@ class Trainer:
         count = int(self._scale.skipped)
         self._scale.skipped.zero_()
         return count
+
+
+def _counted(targets: Tensor) -> int | Tensor:
+    """Return the number of targets that the loss is a mean of, at least 1: of a map, its places."""
+    if targets.dtype != torch.int64 or targets.ndim == 1:
+        return len(targets)
+    return (targets != IGNORED).sum().clamp(min=1)

@@ -1,6 +1,7 @@
 """Every clause of every contract catches a part that breaks it."""
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import broken_seams  # noqa: F401 - it files broken structures, objectives and states
@@ -35,6 +36,7 @@ from gemkit.data.fake import Fake
 from gemkit.data.folders import ImageFolder
 from gemkit.methods.baselines import Magnitude
 from gemkit.methods.gem_miner import UniformScores
+from gemkit.parts.executor import StudyExecutor
 from gemkit.parts.schedule import Freeze
 from gemkit.plugins.registry import Entry
 from gemkit.presets.preset import preset_from
@@ -602,6 +604,37 @@ breaks("every-sample-comes-once-an-epoch")(altered(steps=lambda method: lambda s
 breaks("the-same-seed-gives-the-same-order")(
     batches(lambda found: random.SystemRandom().sample(found := list(found), len(found)))
 )
+
+
+# --- executors -----------------------------------------------------------------------------------
+
+
+class Threads(StudyExecutor):
+    """Runs functions in threads."""
+
+    name = "threads"
+
+    def jobs(self, threads, devices):
+        return 1
+
+    def start(self, jobs, threads, devices):
+        return ThreadPoolExecutor(jobs)
+
+
+@breaks("it-runs-functions-and-keeps-errors-apart")
+class Idle(Threads):
+    def start(self, jobs, threads, devices):
+        class Pool(ThreadPoolExecutor):
+            def submit(self, function, *arguments):
+                return super().submit(lambda: None)
+
+        return Pool(jobs)
+
+
+@breaks("it-has-room-for-at-least-one-stage")
+class Full(Threads):
+    def jobs(self, threads, devices):
+        return 4 // threads
 
 
 # --- observers -----------------------------------------------------------------------------------

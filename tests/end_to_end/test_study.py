@@ -236,7 +236,7 @@ def test_a_full_disk_is_a_failure_with_a_sentence_and_keeps_the_rest(tmp_path, m
         (["--density", "0.1,2"], "density = 2"),
         (["-o", "searchlr=1"], "'searchlr' is no field of a run"),
         (["-o", "search.lr"], "write field=value"),
-        (["--seeds", "2", "--seed", "1"], "--seeds and --seed both"),
+        (["--seeds", "2", "--seed", "1"], "--seed and --seeds both"),
         (["--check", "nonsense"], "unknown check 'nonsense'"),
         (["-o", "runtime.devices=2"], "stages of a study have one device each"),
         (["--on", "nowhere"], "unknown executor 'nowhere'"),

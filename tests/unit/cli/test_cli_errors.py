@@ -20,7 +20,7 @@ ERRORS = {
     "run --model conv5": ["unknown model 'conv5'", "'conv4'"],
     "run --dataset digit": ["unknown dataset 'digit'", "'digits'"],
     "run --rounding treshold": ["unknown rounding 'treshold'", "'threshold'"],
-    "run --observer wandbb": ["unknown observer 'wandbb'; there is none"],
+    "run --observer wandbb": ["unknown observer 'wandbb'; there is csv"],
     "run --preset nothing": ["unknown preset 'nothing'", "`gemkit presets` lists"],
     "run -o regularizer.weight=-1": ["regularizer.weight = -1", "greater than or equal to 0"],
     "run -o regularizer.wight=1": ["regularizer.wight does not exist", "'weight'"],

@@ -606,4 +606,4 @@ def test_the_data_sets_are_registered_by_the_public_hook():
         manager.register(module)
     manager.check_pending()
     registered = [part for parts in manager.hook.gemkit_datasets() for part in parts]
-    assert {part.name for part in registered} == {"digits", "fake"}
+    assert {part.name for part in registered} == {"digits", "digit_rows", "fake"}

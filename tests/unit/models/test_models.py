@@ -93,4 +93,4 @@ def test_the_models_are_registered_by_the_public_hook():
     manager.register(small)
     manager.check_pending()
     [offered] = manager.hook.gemkit_models()
-    assert [part.name for part in offered] == ["conv4", "lenet300", "lenet5"]
+    assert [part.name for part in offered] == ["conv4", "lenet300", "lenet5", "mlp", "conv1d"]

@@ -426,7 +426,7 @@ def test_an_inversion_inverted_is_the_selection_itself(pruner):
 
 
 def test_every_freeze_of_an_inverted_gem_miner_prunes_the_highest_scores(monkeypatch):
-    from gemkit.builtin import structures
+    from gemkit.parts import structure
 
     seen = []
 
@@ -435,8 +435,8 @@ def test_every_freeze_of_an_inverted_gem_miner_prunes_the_highest_scores(monkeyp
         seen.append((importance, alive, chosen))
         return chosen
 
-    keep_top = structures.keep_top
-    monkeypatch.setattr(structures, "keep_top", watched)
+    keep_top = structure.keep_top
+    monkeypatch.setattr(structure, "keep_top", watched)
     context = context_with("gem_miner", options={"schedule.every": 1})
     context = replace(context, plan=context.plan.lasting(5))
     ticket = context.search()

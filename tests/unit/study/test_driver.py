@@ -249,3 +249,23 @@ def test_records_say_how_to_get_pandas(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(Exception, match="pip install pandas"):
         Records().to_pandas()
+
+
+def test_a_stage_that_saves_is_tried_again_as_often_as_its_job_ends(tmp_path, monkeypatch):
+    saved = iter(range(1, 100))
+    monkeypatch.setattr(StageStore, "last_saved", lambda self, stage: next(saved))
+    stopped = {"state": "stopped", "signal": 15}
+    board, _, executor = driven(CELLS[:1], tmp_path, {"search": [stopped] * 5 + [{}]})
+    assert states(board) == ["done"]
+    assert executor.ran[INFOS[0].search] == 6
+
+
+def test_a_damaged_result_of_another_driver_does_not_block_this_one(tmp_path):
+    store, name = StageStore(tmp_path), INFOS[0].search
+    driver = Driver(Board.of("", CELLS[:1], store), store, Seen())
+    driver._elsewhere[name] = CELLS[0].stages[name]
+    store.folder(name).path.mkdir(parents=True)
+    (store.folder(name).path / "result.json").write_text('{"format": 2}')
+    driver._look_elsewhere()
+    assert "holds no result" in driver.board.failures[name]
+    assert not driver._elsewhere

@@ -199,3 +199,50 @@ def test_random_labels_leave_what_does_not_count():
     assert torch.equal(other.labels == IGNORED, train.labels == IGNORED)
     assert other.labels.unique().tolist() == [IGNORED, 0, 1, 2]
     assert not torch.equal(other.labels, train.labels)
+
+
+class Share:
+    """A process of several, without the others."""
+
+    def __init__(self, rank, world):
+        self.device, self.global_rank, self.world_size = torch.device("cpu"), rank, world
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "f1", "jaccard", "loss"])
+def test_a_process_without_a_sample_in_the_last_batch_measures_the_others(metric):
+    inputs = images(513)[:, :, :2, :2]
+    pair = (inputs, torch.randint(0, CLASSES, (513, 2, 2), generator=generator(1, "labels")))
+    data = Data.of_tensors(train=pair, validation=pair, test=pair)
+    torch.manual_seed(0)
+    model, task = nn.Conv2d(2, CLASSES, 1), Task(metric_name=metric)
+    assert 0 <= measure(model, data.test, Share(1, 2), task) < 10
+
+
+def step_of(plan, targets):
+    """Return the weights after one step on all samples."""
+    inputs = images()
+    pair = (inputs, targets)
+    data = Data.of_tensors(train=pair, validation=pair, test=pair)
+    torch.manual_seed(0)
+    model = nn.Conv2d(2, CLASSES, 1)
+    ticket = search("random", model, data, **HOW)
+    trained = finetune(ticket, model, data, plan=plan, runtime=CPU, progress=False)
+    return trained.apply(model).state_dict()
+
+
+def test_parts_of_a_batch_count_by_their_places():
+    targets = classes(images())
+    targets[:12, 1:] = IGNORED  # the first parts have fewer places than the others
+    targets[:12, 1] = 1
+    plan = Plan(epochs=1, batch_size=24, lr=0.5, momentum=0, weight_decay=0)
+    whole = step_of(plan, targets)
+    parts = step_of(plan.model_copy(update={"accumulate": 4}), targets)
+    for name, value in whole.items():
+        assert torch.allclose(value, parts[name], rtol=1e-4, atol=1e-6), name
+
+
+def test_a_batch_without_a_place_that_counts_changes_nothing_and_stops_nothing():
+    targets = classes(images())
+    targets[::2] = IGNORED
+    plan = Plan(epochs=2, batch_size=1, lr=0.1, momentum=0, weight_decay=0)
+    assert all(value.isfinite().all() for value in step_of(plan, targets).values())
