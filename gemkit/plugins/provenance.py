@@ -2,7 +2,7 @@
 
 import hashlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,8 +16,9 @@ UNKNOWN = "unknown"
 def versions_of(parts: Iterable[Part], registry: Lookup) -> dict[str, str]:
     """Return the versions of all distributions other than gemkit that parts come from.
 
-    They include the library that builds a network. A class that is not from an installed plugin is
-    identified by the hash of its file, or as 'unknown' if it has no file, as in a notebook.
+    They include the library that builds a network, and what the parts within parts come from. A
+    class that is not from an installed plugin is identified by the hash of its file, or as
+    'unknown' if it has no file, as in a notebook.
     """
     distributions = {
         entry.thing: entry.distribution
@@ -25,8 +26,8 @@ def versions_of(parts: Iterable[Part], registry: Lookup) -> dict[str, str]:
         for entry in entries.values()
         if not entry.distribution.startswith("file ")
     }
-    versions = {}
-    for part in parts:
+    versions: dict[str, str] = {}
+    for part in _with_inner(parts):
         cls = type(part)
         if isinstance(part, LibraryNet):
             versions[part.library] = version(part.library)
@@ -35,8 +36,23 @@ def versions_of(parts: Iterable[Part], registry: Lookup) -> dict[str, str]:
                 name, _, number = distributions[cls].rpartition(" ")
             else:
                 name, number = _file_of(cls)
-            versions[name] = number
+            add_version(versions, name, number)
     return versions
+
+
+def add_version(versions: dict[str, str], name: str, number: str) -> None:
+    """Add a version; of two different files with one name, the second becomes `name (2)`."""
+    own, count = name, 1
+    while versions.setdefault(own, number) != number:
+        count += 1
+        own = f"{name} ({count})"
+
+
+def _with_inner(parts: Iterable[Part]) -> Iterator[Part]:
+    """Yield parts, each followed by the parts within it."""
+    for part in parts:
+        yield part
+        yield from _with_inner(part.inner().values())
 
 
 def _file_of(cls: type[Part]) -> tuple[str, str]:

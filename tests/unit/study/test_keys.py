@@ -6,6 +6,7 @@ from studies import cells_of
 
 import gemkit.study.keys as keys
 from gemkit import MeasuredScores, load_plugins
+from gemkit.plugins.provenance import versions_of
 from gemkit.study.keys import changed, key_of
 from gemkit.study.stage_store import StageStore
 
@@ -167,3 +168,27 @@ def test_a_changed_plugin_file_is_another_method(tmp_path):
         registry = load_plugins(files=[file], only=())
         found.append(stages(pruner="mine", registry=registry).search)
     assert found[0] == found[1] != found[2]
+
+
+def test_a_changed_plugin_file_within_a_part_is_another_method(tmp_path):
+    found = []
+    file = tmp_path / "mine.py"
+    for text in (PLUGIN, PLUGIN + "\n# changed\n"):
+        file.write_text(text)
+        registry = load_plugins(files=[file], only=())
+        within = {"scores": {"name": "lamp", "of": "mine"}}
+        found.append(stages(pruner="lamp", recipe=within, registry=registry).search)
+    assert found[0] != found[1]
+
+
+def test_two_plugin_files_of_one_name_are_two(tmp_path):
+    files = []
+    for number, name in enumerate(("mine", "yours")):
+        (tmp_path / str(number)).mkdir()
+        files.append(tmp_path / str(number) / "mine.py")
+        files[-1].write_text(PLUGIN.replace('"mine"', f'"{name}"'))
+    registry = load_plugins(files=files, only=())
+    parts = [registry.build("scores", name) for name in ("mine", "yours", "mine")]
+    versions = versions_of(parts, registry)
+    assert list(versions) == ["mine.py", "mine.py (2)"]
+    assert len(set(versions.values())) == 2
