@@ -3,9 +3,15 @@
 import hashlib
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import lru_cache
+from importlib.machinery import ModuleSpec
 from importlib.metadata import version
 from pathlib import Path
 
+from gemkit.core.atomic_io import open_plain
+from gemkit.core.errors import StorageError
+from gemkit.models.custom import Custom
 from gemkit.models.library import LibraryNet
 from gemkit.parts.lookup import Lookup
 from gemkit.parts.part import Part
@@ -46,6 +52,56 @@ def add_version(versions: dict[str, str], name: str, number: str) -> None:
     while versions.setdefault(own, number) != number:
         count += 1
         own = f"{name} ({count})"
+
+
+def hashes_of(network: Custom) -> Iterator[tuple[str, str]]:
+    """Yield names and hashes of the files that a user's own network is made of.
+
+    They are the file of its module, which is not imported for that, and the file of its weights.
+    Modules that it imports are not followed. A file that is missing is left to the error that
+    building the network raises.
+    """
+    address = network.function.partition(":")[0]
+    module = _module_file(address)
+    files = [] if module is None else [(address, Path(module))]
+    if network.weights is not None:
+        files.append((Path(network.weights).name, Path(network.weights)))
+    for name, file in files:
+        with suppress(OSError, StorageError):
+            about = file.stat()
+            state = (about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+            yield name, _hash(file.absolute(), state)
+
+
+@lru_cache(maxsize=256)
+def _hash(file: Path, state: tuple[int, ...]) -> str:
+    """Hash a file, once in each state: weights may be large, and a study has many cells."""
+    with open_plain(file) as plain:
+        return f"sha256:{hashlib.file_digest(plain, 'sha256').hexdigest()}"
+
+
+def _module_file(address: str) -> str | None:
+    """Return the file of a module as `Custom` would import it, without running any code."""
+    here = str(Path.cwd())
+    folders: list[str] | None = sys.path if here in sys.path else [here, *sys.path]
+    name, spec = "", None
+    for step in address.split("."):
+        name = f"{name}.{step}" if name else step
+        spec = None if folders is None else _found(name, folders)
+        folders = None
+        if spec is not None and spec.submodule_search_locations is not None:
+            folders = list(spec.submodule_search_locations)
+    return spec.origin if spec is not None and spec.has_location else None
+
+
+def _found(name: str, folders: list[str]) -> ModuleSpec | None:
+    """Find a module in folders, or through whatever else finds modules, as for editable ones."""
+    for finder in sys.meta_path:
+        find = getattr(finder, "find_spec", None)
+        spec: ModuleSpec | None = None if find is None else find(name, folders, None)
+        if spec is not None:
+            return spec
+    return None
 
 
 def _with_inner(parts: Iterable[Part]) -> Iterator[Part]:

@@ -12,10 +12,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from gemkit.models.custom import Custom
 from gemkit.models.library import LibraryNet
 from gemkit.parts.part import Part
 from gemkit.parts.recipe import ROLES, Recipe
-from gemkit.plugins.provenance import versions_of
+from gemkit.plugins.provenance import add_version, hashes_of, versions_of
 from gemkit.plugins.registry import Registry
 from gemkit.pruning.search import plan_without_rates
 from gemkit.runs.resolved import ResolvedRun
@@ -114,14 +115,19 @@ def _runtime(runtime: Runtime, full: bool) -> dict[str, Any]:
 
 
 def _plugins(parts: list[Any], registry: Registry) -> dict[str, str]:
-    """Return the versions of plugins, and hashes of plugin files.
+    """Return the versions of plugins, and hashes of plugin files and of a user's own network.
 
     Another version of a plugin is another method. gemkit, torch and the libraries of networks are
     recorded with results instead: a patch release would void every study.
     """
     libraries = {part.library for part in parts if isinstance(part, LibraryNet)}
     versions = versions_of(parts, registry)
-    return {name: own for name, own in versions.items() if name not in libraries}
+    own = {name: number for name, number in versions.items() if name not in libraries}
+    for part in parts:
+        if isinstance(part, Custom):
+            for name, number in hashes_of(part):
+                add_version(own, name, number)
+    return own
 
 
 def _filled(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,11 +1,14 @@
 """Keys: what moves a result and what does not."""
 
+import hashlib
+
 import pytest
 from pydantic import Field
 from studies import cells_of
 
 import gemkit.study.keys as keys
 from gemkit import MeasuredScores, load_plugins
+from gemkit.models.custom import Custom
 from gemkit.plugins.provenance import versions_of
 from gemkit.study.keys import changed, key_of
 from gemkit.study.stage_store import StageStore
@@ -192,3 +195,30 @@ def test_two_plugin_files_of_one_name_are_two(tmp_path):
     versions = versions_of(parts, registry)
     assert list(versions) == ["mine.py", "mine.py (2)"]
     assert len(set(versions.values())) == 2
+
+
+@pytest.mark.parametrize("address", ["mynet_of_keys", "mynets_of_keys.inner"])
+def test_a_changed_module_of_an_own_network_is_another_network(tmp_path, monkeypatch, address):
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / f"{address.replace('.', '/')}.py"
+    file.parent.mkdir(exist_ok=True)
+    (file.parent / "__init__.py").touch()
+    found = []
+    for text in ("raise SystemExit", "raise SystemExit", "raise SystemExit  # changed"):
+        file.write_text(text)
+        found.append(stages(model=f"{address}:net").search)
+    assert found[0] == found[1] != found[2]
+    file.unlink()
+    assert stages(model=f"{address}:net").search not in found, "the error comes when it is built"
+
+
+def test_changed_weights_of_an_own_network_are_another_network(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    network, found = Custom(function="nowhere_to_be_found:net", weights="some.pth"), []
+    for content in (b"one", b"two"):
+        (tmp_path / "some.pth").write_bytes(content)
+        found.append(keys._plugins([network], load_plugins(only=())))
+    digests = [f"sha256:{hashlib.sha256(content).hexdigest()}" for content in (b"one", b"two")]
+    assert found == [{"some.pth": digest} for digest in digests]
+    (tmp_path / "some.pth").unlink()
+    assert keys._plugins([network], load_plugins(only=())) == {}
