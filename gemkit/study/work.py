@@ -34,6 +34,7 @@ from gemkit.runs.resolved import ResolvedRun, resolve
 from gemkit.runs.setup import Setup, open_fabric, set_up, with_threads
 from gemkit.sanity.measurement import Measurement, measured_numbers
 from gemkit.sanity.trials import fair_control
+from gemkit.study.keys import check_data, key_of, search_data
 from gemkit.study.stage_store import StageResult, StageStore
 from gemkit.study.tracks import bound_in, collapse_in, curve_in
 from gemkit.tickets.ticket import Ticket
@@ -169,6 +170,7 @@ def _measure(
             data_dir=None if task["data_dir"] is None else Path(task["data_dir"]),
             task=run.task,
         )
+        _check_key(task, run, registry)
         run = run.with_learning_rates(setup.data)
         job = Job(task, run, setup, registry, store, folder, meter, log)
         found = _KINDS[task["kind"]](job)
@@ -188,6 +190,28 @@ def _measure(
     folder.finish()
     log.say("done")
     return {"state": "done"}
+
+
+def _check_key(task: Mapping[str, Any], run: ResolvedRun, registry: Registry) -> None:
+    """Refuse to work under a key that is no longer right, as after an edit of a plugin's file.
+
+    It is called when plugins are loaded and the network is built: a later edit changes nothing.
+    """
+    search = search_data(run, registry)
+    key = key_of("search", search)
+    same = key == (task["search"] or task["key"])
+    files = {**search.get("plugins", {})}
+    if task["kind"] == "check":
+        [check] = make_checks(registry, [task["check"]]).values()
+        own = check_data(run, key, check, registry)
+        same = same and key_of("check", own) == task["key"]
+        files |= own.get("plugins", {})
+    if not same:
+        raise OptionError(
+            f"what this stage is made with ({', '.join(files) or 'gemkit itself'}) has changed "
+            "since the study was started; restore it, or start the same command again, which "
+            "measures with what is there now"
+        )
 
 
 def _search(job: Job) -> dict[str, Any]:

@@ -1,0 +1,101 @@
+"""Stages at work: a result is stored only under a key that is right for it."""
+
+import pytest
+from studies import TINY, cells_of
+
+from gemkit import load_plugins
+from gemkit.runs.read_config import config_from
+from gemkit.runs.resolved import resolve
+from gemkit.study.stage_store import StageStore
+from gemkit.study.work import _check_key, carry_out
+
+PLUGIN = '''
+from gemkit import MeasuredScores, hookimpl
+
+class Mine(MeasuredScores):
+    """Mine."""
+    name = "mine"
+    def importance(self, probe):
+        return {name: weight.abs() for name, weight in probe.weights.items()}
+
+@hookimpl
+def gemkit_scores():
+    return [Mine]
+
+@hookimpl
+def gemkit_pruners():
+    return {"mine": {"scores": "mine"}}
+'''
+
+
+def carried_out(stage, folder):
+    """Carry out a stage, and return how it ended and whether it has a result."""
+    store = StageStore(folder / "study")
+    ended = carry_out({**stage.task, "store": str(store.path), "cwd": str(folder)})
+    return ended, store.result(stage.name) is not None
+
+
+def test_no_result_is_stored_once_a_plugin_file_has_changed(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(PLUGIN)
+    registry = load_plugins(files=[file], only=())
+    [cell] = cells_of(TINY | {"pruner": "mine", "density": 0.3}, registry=registry)
+    search, finetune = cell.stages.values()
+    assert carried_out(search, tmp_path) == ({"state": "done"}, True)
+    file.write_text(PLUGIN + "\n# changed\n")
+    ended, there = carried_out(finetune, tmp_path)
+    assert (ended["state"], there) == ("failed", False)
+    assert "(mine.py) has changed since the study was started" in ended["reason"]
+    file.write_text(PLUGIN)
+    assert carried_out(finetune, tmp_path) == ({"state": "done"}, True)
+
+
+NETWORK = """
+from torch import nn
+
+def net(shape, classes):
+    channels, height, width = shape
+    first = nn.Linear(channels * height * width, 8)
+    return nn.Sequential(nn.Flatten(), first, nn.ReLU(), nn.Linear(8, classes))
+"""
+
+
+def test_no_result_is_stored_once_an_own_network_has_changed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    file = tmp_path / "net_at_work.py"
+    file.write_text(NETWORK)
+    [cell] = cells_of(TINY | {"model": "net_at_work:net", "pruner": "snip", "density": 0.3})
+    search, _ = cell.stages.values()
+    file.write_text(NETWORK + "\n# changed\n")
+    ended, there = carried_out(search, tmp_path)
+    assert (ended["state"], there) == ("failed", False)
+    assert "(net_at_work) has changed since" in ended["reason"]
+    file.write_text(NETWORK)
+    assert carried_out(search, tmp_path) == ({"state": "done"}, True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"pruner": "snip", "seed": 3, "density": "2%"},
+        {"pruner": "lamp", "recipe": {"scores": {"name": "lamp", "of": "snip"}}},
+        {"pruner": "dense"},
+        {"pruner": "synflow", "search": {"epochs": 3}, "finetune": {"lr": 0.05}},
+        {"model": "conv4"},
+        {"dataset": "digits", "metric": "f1"},
+        {"recipe": {"regularizer": {"weight": 3e-3}}, "on_collapse": "keep-one"},
+        {"objective": {"name": "cross_entropy", "smoothing": 0.1}},
+        {"runtime": {"threads": 2, "precision": "bf16", "compile": True, "compact": True}},
+        {"run": {"data_dir": "elsewhere", "checkpoint_minutes": 3.0}},
+    ],
+    ids=str,
+)
+def test_a_worker_finds_the_keys_of_its_driver(change):
+    registry = load_plugins(only=())
+    checks = ["shuffle", "reinit:kaiming_normal", "linear_mode_connectivity"]
+    [cell] = cells_of({**TINY, **change}, checks=checks, registry=registry)
+    for stage in cell.stages.values():
+        run = resolve(registry, config_from(stage.task["config"]), stage.task["model"])
+        _check_key(stage.task, run, registry)
