@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gemkit.core.errors import OptionError
+from gemkit.data.fingerprint import Fingerprint, check_same
 from gemkit.data.part import DatasetPart
 from gemkit.parts.executor import StudyExecutor
 from gemkit.parts.recipe import Recipe
@@ -128,17 +129,34 @@ class Study:
         return max(_number(table, "devices", 1) for table in own)
 
     def load_data(self, *, download: bool = False) -> None:
-        """Load every data set once, so that a missing one is an error before anything runs."""
-        known = []
+        """Load every data set once, so that a missing one is an error before anything runs.
+
+        Data that finished stages of the study were not measured on are an error too.
+        """
+        self._load_data(self.board(), download=download)
+
+    def _load_data(self, board: Board, *, download: bool) -> None:
+        loaded: list[tuple[object, str | None, Fingerprint]] = []
         for cell in self.cells:
-            spec = cell.info.config["dataset"]
-            if spec not in known:
-                known.append(spec)
+            spec, folder = cell.info.config["dataset"], _data_folder(cell)
+            known = [now for one, place, now in loaded if (one, place) == (spec, folder)]
+            if not known:
                 part = self.registry.build("datasets", spec)  # type: ignore[arg-type] # validated
                 assert isinstance(part, DatasetPart)
+                path = None if folder is None else Path(folder)
                 if download:
-                    part.download(self.data_dir)
-                part.load(self.data_dir)
+                    part.download(path)
+                known = [part.load(path).fingerprint]
+                loaded.append((spec, folder, known[0]))
+            for stage in cell.stages:
+                if stage in board.results:
+                    check_same(
+                        board.results[stage].data,
+                        known[0],
+                        f"of data set '{cell.info.dataset}' that finished stages in "
+                        f"{self.store.path} were measured on",
+                        "restore them, or give another --out",
+                    )
 
     def run(
         self,
@@ -160,7 +178,7 @@ class Study:
         self.store.make()
         board = Board.of(self.name, self.cells, self.store)
         if board.missing():
-            self.load_data(download=download)
+            self._load_data(board, download=download)
         self.store.write_cells(self.name, [cell.info for cell in self.cells])
         view = progress if isinstance(progress, StudyView) else shown(progress)
         if board.missing():
@@ -221,6 +239,12 @@ def records_of(status: Status) -> Records:
     return Records(
         record_of(status.name, cell, status.results, status.failures) for cell in status.cells
     )
+
+
+def _data_folder(cell: Cell) -> str | None:
+    """Return where the stages of a cell look for data sets."""
+    [folder] = {stage.task["data_dir"] for stage in cell.stages.values()}
+    return None if folder is None else str(folder)
 
 
 def _number(table: Any, name: str, default: int) -> int:  # noqa: ANN401 - part of a configuration
