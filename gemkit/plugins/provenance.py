@@ -76,8 +76,11 @@ def hashes_of(network: Custom) -> Iterator[tuple[str, str]]:
 @lru_cache(maxsize=256)
 def _hash(file: Path, state: tuple[int, ...]) -> str:
     """Hash a file, once in each state: weights may be large, and a study has many cells."""
+    sha = hashlib.sha256()
     with open_plain(file) as plain:
-        return f"sha256:{hashlib.file_digest(plain, 'sha256').hexdigest()}"
+        while block := plain.read(1 << 20):
+            sha.update(block)
+    return f"sha256:{sha.hexdigest()}"
 
 
 def _module_file(address: str) -> str | None:
