@@ -36,7 +36,6 @@ def record_of(
     """Return the record of a cell; what is not measured yet is None."""
     search, finetune = results.get(cell.search), results.get(cell.finetune)
     own = {name: results[stage] for name, stage in cell.checks.items() if stage in results}
-    there = [results[stage] for stage in cell.stages() if stage in results]
     return {
         "study": study,
         "variant": cell.variant,
@@ -65,8 +64,8 @@ def record_of(
         "curves": {"search": _curve(search), "finetune": _curve(finetune)},
         "bound": [list(pair) for pair in search.bound] if search else [],
         "search_epochs": search and search.epochs,
-        "seconds": round(sum(one.seconds for one in there), 3),
-        "cpu_seconds": round(sum(one.cpu_seconds for one in there), 3),
+        "seconds": search and finetune and round(search.seconds + finetune.seconds, 3),
+        "cpu_seconds": search and finetune and round(search.cpu_seconds + finetune.cpu_seconds, 3),
         "collapse": search and search.collapse,
         "state": state_of(cell, results, failures),
         "problem": problem_of(cell, results, failures),
