@@ -214,13 +214,13 @@ def _differing(records: Sequence[Record]) -> list[str]:
     crowded = [own for own in cells.values() if len(own) > 1]
     for settings in (_axes, _settings, lambda one: _axes(one) | _settings(one)):
         tables = [[settings(one) for one in own] for own in crowded]
-        paths = _distinguishing(tables)
+        paths = distinguishing(tables)
         if _kinds(tables, paths) == sum(map(len, crowded)):
             break
     return paths
 
 
-def _distinguishing(tables: Sequence[Sequence[Mapping[str, str]]]) -> list[str]:
+def distinguishing(tables: Sequence[Sequence[Mapping[str, str]]]) -> list[str]:
     """Choose paths one by one, each time the one that distinguishes most, names first."""
     every = dict.fromkeys(path for own in tables for table in own for path in table)
     names = sorted(every, key=lambda path: not path.endswith(".name"))

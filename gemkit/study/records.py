@@ -1,10 +1,13 @@
 """The results of a study as records: one plain dictionary for each cell."""
 
+import json
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gemkit.core.errors import OptionError
+from gemkit.report.groups import distinguishing
+from gemkit.report.records import leaves
 from gemkit.study.cell import CellInfo
 from gemkit.study.stage_store import StageResult
 
@@ -104,15 +107,33 @@ def problem_of(
 
 
 def groups_of(records: Sequence[Record]) -> dict[tuple[tuple[str, Any], ...], list[Record]]:
-    """Gather the records that differ in their seed alone."""
-    groups: dict[tuple[tuple[str, Any], ...], list[Record]] = {}
+    """Gather the records that differ in their seed alone, by what names them.
+
+    Where several configurations have the same title, the fewest settings that tell these apart
+    follow it.
+    """
+    titled: dict[tuple[tuple[str, Any], ...], dict[str, list[Record]]] = {}
     for record in records:
-        groups.setdefault(title_of(record), []).append(record)
+        own = titled.setdefault(title_of(record), {})
+        own.setdefault(json.dumps(_settings(record), sort_keys=True), []).append(record)
+    crowds = [own.values() for own in titled.values() if len(own) > 1]
+    paths = distinguishing([[leaves(_settings(one[0])) for one in crowd] for crowd in crowds])
+    groups: dict[tuple[tuple[str, Any], ...], list[Record]] = {}
+    for title, own in titled.items():
+        for seeds in own.values():
+            flat = leaves(_settings(seeds[0])) if paths else {}
+            named = [(path, flat[path]) for path in paths if path in flat]
+            groups.setdefault((*title, *named), []).extend(seeds)
     return groups
 
 
+def _settings(record: Record) -> dict[str, Any]:
+    """Return the configuration without the seed, and without the density that the title has."""
+    return {name: one for name, one in record["config"].items() if name not in ("seed", "density")}
+
+
 def title_of(record: Record) -> tuple[tuple[str, Any], ...]:
-    """Return what names a group: the fixed columns, then other axes."""
+    """Return what names a group first: the fixed columns, then other axes."""
     others = {axis: one for axis, one in record["axes"].items() if axis not in (*_FIXED, "seed")}
     return tuple(
         [(name, record[name]) for name in _FIXED]

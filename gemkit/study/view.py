@@ -181,12 +181,18 @@ def group_rows(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
         if axis in ("pruner", "density") or len({str(title.get(axis)) for title in titles}) > 1
     ]
     checks = list(dict.fromkeys(name for one in records for name in one["controls"]))
-    header = [*(axis.rpartition(".")[2] for axis in varied), "seeds", "before", "after", *checks]
+    header = [*_short(varied), "seeds", "before", "after", *checks]
     rows = [
         [*(_shown(title.get(axis)) for axis in varied), *_measured(own, checks)]
         for title, own in zip(titles, groups.values(), strict=True)
     ]
     return header, rows
+
+
+def _short(paths: Sequence[str]) -> list[str]:
+    """Return the last words of paths, or all of those whose last words are the same."""
+    last = [path.removesuffix(".name").rpartition(".")[2] for path in paths]
+    return [word if last.count(word) == 1 else path for word, path in zip(last, paths, strict=True)]
 
 
 def _measured(records: Sequence[Record], checks: Sequence[str]) -> list[str]:
