@@ -11,6 +11,7 @@ from gemkit.core.errors import GemkitError, OptionError
 from gemkit.report.tables import wide_table
 from gemkit.runs.directory import RunDir
 from gemkit.runs.metrics import last_line
+from gemkit.runs.recorded import settings_of
 from gemkit.runs.result import values_of
 from gemkit.training.metrics import ACCURACY, value_text
 
@@ -72,8 +73,8 @@ def _mean(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _group(config: Mapping[str, Any]) -> str:
     """Return what runs of the same configuration have in common, whatever their seeds."""
-    own = {key: config[key] for key in config if key not in ("seed", "run", "versions")}
-    return hashlib.sha256(json.dumps(own, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    text = json.dumps(settings_of(config), sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _part(spec: object) -> str | None:

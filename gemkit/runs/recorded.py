@@ -19,8 +19,10 @@ Record = dict[str, Any]
 _MOST_LINES = 200_000
 _MOST_BYTES = 1 << 28
 _STATES = {"done": "done", "failed": "failed", "interrupted": "partial", "running": "partial"}
-_NOT_SETTINGS = {"seed", "run", "data", "versions"}
+_NOT_SETTINGS = {"seed", "run", "versions"}
 """What config.toml says beside the configuration that seeds share."""
+_UNIMPORTANT = {"gemkit", "torch"}
+"""Versions that seeds of one experiment may differ in; those of plugins tell whose code ran."""
 
 
 class _Checks(BaseModel):
@@ -95,14 +97,22 @@ def _records(run: RunDir, inside: Path) -> list[Record]:
 def _about(config: Mapping[str, Any]) -> Record:
     """Return what the configuration says: pruner, network, data, density and all settings."""
     recipe = config.get("recipe")
-    settings = {name: value for name, value in config.items() if name not in _NOT_SETTINGS}
     return {
         "pruner": recipe.get("pruner", "?") if isinstance(recipe, dict) else "?",
         "model": name_of(config.get("model")),
         "dataset": name_of(config.get("dataset")),
         "density": config.get("density", 1.0),
-        "config": settings,
+        "config": settings_of(config),
     }
+
+
+def settings_of(config: Mapping[str, Any]) -> Record:
+    """Return what runs that differ in their seed alone have in common: settings, data, plugins."""
+    settings = {name: value for name, value in config.items() if name not in _NOT_SETTINGS}
+    versions = config.get("versions")
+    known = versions.items() if isinstance(versions, dict) else ()
+    plugins = {name: one for name, one in known if name not in _UNIMPORTANT}
+    return settings | ({"versions": plugins} if plugins else {})
 
 
 def name_of(spec: object) -> str:

@@ -9,6 +9,7 @@ from cli_runs import TINY, commands_in
 from gemkit.core.errors import OptionError
 from gemkit.report.groups import group
 from gemkit.report.records import records_from
+from gemkit.runs.listing import runs_data
 from gemkit.runs.recorded import bound_of, curves_of, name_of, run_records
 
 
@@ -105,6 +106,34 @@ def test_an_interrupted_run_is_partial(tmp_path):
     [one] = run_records(tmp_path)
     assert (one["state"], one["seed"], one["model"]) == ("partial", 3, "?")
     assert len(one["curves"]["search"]) == 1
+
+
+RECORDED = """
+density = 0.5
+seed = {seed}
+[recipe]
+pruner = "p"
+[data]
+names = "{data}"
+[versions]
+gemkit = "{gemkit}"
+torch = "{gemkit}"
+"mine.py" = "{plugin}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "groups"),
+    [({}, 1), ({"gemkit": "2.0"}, 1), ({"data": "cd"}, 2), ({"plugin": "sha256:2"}, 2)],
+)
+def test_seeds_are_pooled_if_data_and_plugins_are_the_same(tmp_path, change, groups):
+    usual = {"data": "ab", "gemkit": "1.0", "plugin": "sha256:1"}
+    for seed, own in enumerate(({}, change)):
+        (tmp_path / str(seed)).mkdir()
+        text = RECORDED.format(seed=seed, **usual | own)
+        (tmp_path / str(seed) / "config.toml").write_text(text)
+    assert len(group(records_from(run_records(tmp_path)))) == groups
+    assert len({one["group"] for one in runs_data(tmp_path)}) == groups
 
 
 def test_freezes_count_epochs_also_when_the_clock_is_rewound():
