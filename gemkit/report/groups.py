@@ -61,8 +61,13 @@ class Group:
 
     @property
     def states(self) -> Counter[str]:
-        """How many seeds are done, partial, failed and missing."""
-        return Counter(one.state for one in self.records)
+        """How many seeds are done, collapsed, partial, failed and missing."""
+        return Counter("collapsed" if one.collapsed else one.state for one in self.records)
+
+    @property
+    def lacking(self) -> str:
+        """What a mean over its seeds leaves out, such as `1 failed, 2 collapsed`."""
+        return ", ".join(f"{count} {one}" for one, count in self.states.items() if one != "done")
 
     def by_seed(self, moment: str) -> dict[int, float]:
         """Return `before` or `after` of every seed that has it."""

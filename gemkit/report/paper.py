@@ -32,12 +32,6 @@ class Cell(NamedTuple):
         target, actual = self.group.density, self.group.actual
         return f"{100 * actual:.3g}" if abs(actual - target) > _FAR * target else ""
 
-    @property
-    def lacking(self) -> str:
-        """What is missing, such as `1 failed`."""
-        states = self.group.states
-        return ", ".join(f"{states[one]} {one}" for one in states if one != "done")
-
 
 class Table(NamedTuple):
     """What one network and data set gave: a row for each method, a column for each density."""
@@ -160,7 +154,7 @@ def notes_of(cell: Cell, table: Table) -> list[str]:
     """Return what else a cell says: seeds, actual density, and what is missing."""
     seeds = f"n {cell.after.n}" if cell.after and table.seeds is None else ""
     kept = f"keeps {cell.kept} %" if cell.kept else ""
-    return [one for one in (seeds, kept, cell.lacking) if one]
+    return [one for one in (seeds, kept, cell.group.lacking) if one]
 
 
 def _markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -227,7 +221,8 @@ def latex_tables(groups: Sequence[Group], controls: Sequence[Judged], title: str
 
 def _latex_cell(cell: Cell | None, table: Table) -> str:
     if cell is None or cell.after is None:
-        return "--" if cell is None or not cell.lacking else rf"{{\scriptsize {cell.lacking}}}"
+        lacking = cell.group.lacking if cell else ""
+        return rf"{{\scriptsize {lacking}}}" if lacking else "--"
     mean = figure(cell.after.mean, table.metric)
     text = rf"\textbf{{{mean}}}" if cell.rank == "best" else mean
     if cell.before is not None:

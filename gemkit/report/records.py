@@ -92,6 +92,11 @@ class Record(_Data):
         """The actual density: the fraction of the prunable weights that is kept."""
         return None if self.kept is None or not self.prunable else self.kept / self.prunable
 
+    @property
+    def collapsed(self) -> bool:
+        """Whether all is done, without a result: no signal passes the network."""
+        return self.state == "done" and self.after is None and self.collapse is not None
+
     def kind(self) -> Metric:
         """Return the metric, by its name or as the record describes it."""
         known = METRICS.get(self.metric)

@@ -20,7 +20,7 @@ _RECORD = (
 )
 _GROUP = ("series", "pruner", "model", "dataset", "metric", "target_density", "actual_density")
 _SPREADS = ("before", "after", "search_epochs", "seconds", "cpu_seconds")
-_STATES = ("done", "partial", "failed", "missing")
+_STATES = ("done", "collapsed", "partial", "failed", "missing")
 
 
 def record_sheet(groups: Sequence[Group]) -> str:

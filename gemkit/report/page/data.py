@@ -84,7 +84,7 @@ def _group(
         "b": _spread(group.spread("before"), metric),
         "a": _spread(group.spread("after"), metric),
         "c": brief(group),
-        "q": lacking(group),
+        "q": group.lacking,
         "seeds": [
             [one.seed, _value(one.before, metric), _value(one.after, metric)]
             for one in group.records
@@ -149,12 +149,6 @@ def brief(group: Group) -> str:
     """Return the settings that a reader looks for first, for a tooltip."""
     known = [(path, group.settings[path]) for path in _BRIEF if path in group.settings]
     return ", ".join(f"{path.removeprefix('recipe.')} {value}" for path, value in known)
-
-
-def lacking(group: Group) -> str:
-    """Say what is missing of a group, or nothing."""
-    states = group.states
-    return ", ".join(f"{states[state]} {state}" for state in states if state != "done")
 
 
 def _spread(spread: Spread | None, metric: Metric | None = None) -> list[float | None] | None:

@@ -14,6 +14,7 @@ from reports import HOSTILE, METHODS, record, study, unfinished
 
 from gemkit.report.groups import group
 from gemkit.report.judged import judged
+from gemkit.report.page.data import page_data
 from gemkit.report.paper import latex_tables, markdown_tables, tables
 from gemkit.report.quoting import latex, markdown, plot, script, sheet
 from gemkit.report.records import records_from
@@ -62,6 +63,23 @@ def test_the_lowest_error_is_the_best():
         for method, value in values.items()
     ]
     assert [cell.rank for cell in cells(records).values()] == ["near", "best"]
+
+
+def test_collapsed_seeds_are_counted_beside_the_mean_of_the_others():
+    lost = {"before": None, "after": None, "controls": {}, "collapse": "'conv1' lost every weight"}
+    records = [record(seed=seed, **(lost if seed > 2 else {})) for seed in range(5)]
+    groups = grouped([*records, record("snip", **lost), record("synflow", collapse="narrowly")])
+    text = markdown_tables(groups, [], "title")
+    assert re.search(r"gem\\_miner \|.*\(n 3, 2 collapsed\) \|", text)
+    assert "| snip | – (1 collapsed) |" in text
+    assert text.count("collapsed") == 2, "a collapsed ticket that was measured is part of the mean"
+    text = latex_tables(groups, [], "title")
+    assert "2 collapsed" in text
+    assert r"{\scriptsize 1 collapsed}" in text
+    drawn = page_data(groups, [])["groups"]
+    assert [one["q"] for one in drawn] == ["2 collapsed", "1 collapsed", ""]
+    [first, *_] = csv.DictReader(io.StringIO(group_sheet(groups, [])))
+    assert (first["done"], first["collapsed"]) == ("3", "2")
 
 
 def test_one_method_alone_is_not_the_best():
