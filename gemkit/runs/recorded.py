@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gemkit.core.atomic_io import open_plain, read
 from gemkit.core.errors import GemkitError, OptionError
-from gemkit.core.limits import MAX_NAME_LENGTH
+from gemkit.core.limits import MAX_NAME_LENGTH, MAX_TEXT_LENGTH
 from gemkit.runs.checkfile import NAME as CHECKS
 from gemkit.runs.directory import RunDir
 from gemkit.runs.result import values_of
@@ -53,7 +53,9 @@ def run_records(folder: Path) -> list[Record]:
             try:
                 found += _records(run, Path(run.path.name))
             except GemkitError as error:
-                found.append({"density": 1.0, "state": "failed", "problem": str(error)[:4096]})
+                found.append(
+                    {"density": 1.0, "state": "failed", "problem": str(error)[:MAX_TEXT_LENGTH]}
+                )
     return found
 
 
@@ -81,10 +83,8 @@ def _records(run: RunDir, inside: Path) -> list[Record]:
         "state": _STATES[state],
         "curves": curves_of(lines),
         "bound": bound_of(lines),
-        "collapse": next(
-            (one.get("message") for one in lines if one.get("event") == "collapse"), None
-        ),
-        "problem": lines[-1].get("message") if lines and state == "failed" else None,
+        "collapse": next((_message(one) for one in lines if one.get("event") == "collapse"), None),
+        "problem": _message(lines[-1]) if lines and state == "failed" else None,
         "controls": {},
         "measurements": {},
         "unmade": {},
@@ -92,6 +92,12 @@ def _records(run: RunDir, inside: Path) -> list[Record]:
     if result:
         own |= _measured(result) | {"ticket": str(inside / run.ticket.name)}
     return _with_checks(own, common, _checks(run))
+
+
+def _message(line: Mapping[str, Any]) -> str | None:
+    """Return the message of a line, no longer than a report takes."""
+    message = line.get("message")
+    return None if message is None else str(message)[:MAX_TEXT_LENGTH]
 
 
 def _about(config: Mapping[str, Any]) -> Record:
@@ -183,7 +189,7 @@ def _with_checks(own: Record, common: Record, checks: _Checks) -> list[Record]:
             records[one.seed]["measurements"][one.check] = one.numbers
     for lost in checks.unmade:
         if lost.seed in records:
-            records[lost.seed]["unmade"][lost.check] = lost.reason
+            records[lost.seed]["unmade"][lost.check] = lost.reason[:MAX_TEXT_LENGTH]
     return list(records.values())
 
 

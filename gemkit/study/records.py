@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gemkit.core.errors import OptionError
+from gemkit.core.limits import MAX_TEXT_LENGTH
 from gemkit.report.groups import distinguishing
 from gemkit.report.records import leaves
 from gemkit.study.cell import CellInfo
@@ -98,9 +99,9 @@ def state_of(
 def problem_of(
     cell: CellInfo, results: Mapping[str, StageResult], failures: Mapping[str, str]
 ) -> str | None:
-    """Return why the first stage that failed did."""
+    """Return why the first stage that failed did, no longer than a report takes."""
     failed = [failures[one] for one in cell.stages() if one in failures and one not in results]
-    return failed[0] if failed else None
+    return failed[0][:MAX_TEXT_LENGTH] if failed else None
 
 
 # --- groups: the same cell for all seeds ---

@@ -108,6 +108,16 @@ def test_an_interrupted_run_is_partial(tmp_path):
     assert len(one["curves"]["search"]) == 1
 
 
+def test_a_long_error_does_not_block_a_report(tmp_path):
+    (tmp_path / "config.toml").write_text('density = 0.5\n[recipe]\npruner = "p"\n')
+    lines = [{"event": one, "message": "why " * 5_000} for one in ("collapse", "error")]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    [one] = records_from(run_records(tmp_path))
+    assert one.state == "failed"
+    assert one.problem.startswith("why why")
+    assert one.collapse.startswith("why why")
+
+
 RECORDED = """
 density = 0.5
 seed = {seed}

@@ -31,6 +31,14 @@ def test_the_cost_is_open_until_both_phases_are_there():
     assert [one.cpu_seconds for one in records_from(made)] == [None, None]
 
 
+def test_a_long_error_does_not_block_a_report():
+    [cell] = cells_of(TINY)
+    made = record_of("", cell.info, {}, {cell.info.search: "why " * 25_000})
+    [one] = records_from([made])
+    assert one.state == "failed"
+    assert one.problem.startswith("why why")
+
+
 # --- groups ---------------------------------------------------------------------------------------
 
 
