@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from gemkit.core.atomic_io import write_atomic
 from gemkit.core.errors import GemkitError, OptionError, StorageError, did_you_mean
-from gemkit.core.text import number_of
+from gemkit.core.text import escaped, number_of
 from gemkit.report.figures import draw_report
 from gemkit.report.groups import Group, densities_of, group, places_of, series_of
 from gemkit.report.judged import judged
@@ -68,7 +68,7 @@ def write_report(
     if not groups:
         raise OptionError(f"{root} has no results to report; run something first")
     controls = judged(groups, margin, expects)
-    line = summary(groups)
+    line, title = summary(groups), escaped(title)
     texts: dict[str, dict[str, Callable[[], str]]] = {
         "html": {
             "report.html": lambda: page(title, line, groups, controls, overlaps(groups, root))

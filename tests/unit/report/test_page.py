@@ -38,6 +38,16 @@ def written(tmp_path, records, **options):
     return report, (tmp_path / "out" / "report.html").read_text()
 
 
+def test_a_title_of_two_lines_stays_a_comment(tmp_path):
+    title = "a\n\\input{b}"
+    write_report([record()], tmp_path, tmp_path, title=title, formats=["tex", "md"])
+    comment, empty, *_ = (tmp_path / "tables.tex").read_text().splitlines()
+    assert comment.startswith("% Tables of a")
+    assert "input" in comment
+    assert empty == ""
+    assert (tmp_path / "tables.md").read_text().splitlines()[1] == ""
+
+
 def test_the_page_has_every_section_and_number(tmp_path):
     report, text = written(tmp_path, study(), expects={"permute": "same"})
     page = Reader(text)
