@@ -4,7 +4,6 @@ The folder of the stage is locked while it works. Its checkpoints are those of a
 whose process was killed continues from its last one, to the same bits.
 """
 
-import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, chdir, contextmanager
@@ -17,7 +16,6 @@ from typing import Any
 import torch
 
 from gemkit.core.errors import CollapseError, GemkitError, OptionError, Stopped, StorageError
-from gemkit.core.state import StateDict
 from gemkit.data.fingerprint import check_same
 from gemkit.plugins.current import in_use
 from gemkit.plugins.loader import load_plugins
@@ -35,6 +33,7 @@ from gemkit.runs.setup import Setup, open_fabric, set_up, with_threads
 from gemkit.sanity.measurement import Measurement, measured_numbers
 from gemkit.sanity.trials import fair_control
 from gemkit.study.keys import check_data, key_of, search_data
+from gemkit.study.meter import Meter
 from gemkit.study.stage_store import StageResult, StageStore
 from gemkit.study.tracks import bound_in, collapse_in, curve_in
 from gemkit.tickets.ticket import Ticket
@@ -42,32 +41,6 @@ from gemkit.training.checkpointer import DiskCheckpointer
 from gemkit.training.loop import Listener
 
 _SAVED = "what was saved stays, and the same command continues from there"
-
-
-class Meter:
-    """Measure how long a stage has worked, all its processes added up."""
-
-    def __init__(self) -> None:
-        self._wall, self._cpu = time.perf_counter(), time.process_time()
-
-    @property
-    def seconds(self) -> float:
-        """The time since the start, without the time between processes."""
-        return time.perf_counter() - self._wall
-
-    @property
-    def cpu(self) -> float:
-        """The time that processors worked."""
-        return time.process_time() - self._cpu
-
-    def state_dict(self) -> StateDict:
-        """Return both times."""
-        return {"seconds": self.seconds, "cpu": self.cpu}
-
-    def load_state_dict(self, state: StateDict) -> None:
-        """Continue from the times in a state."""
-        self._wall = time.perf_counter() - float(state["seconds"])
-        self._cpu = time.process_time() - float(state["cpu"])
 
 
 @dataclass(frozen=True)
