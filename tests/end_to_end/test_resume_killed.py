@@ -41,7 +41,18 @@ MORE = {
     "continuous_sparsification": ("--epochs", "4"),
     "movement": ("--epochs", "4"),
     "lamp": ("--epochs", "2"),
+    "cts": ("--epochs", "4"),
+    "cts_kl": ("--epochs", "4"),
+    "ac_dc": ("--epochs", "4"),
+    "px": ("--epochs", "2"),
+    "hutchinson": ("--epochs", "2"),
+    "fisher": ("--epochs", "2"),
+    "wanda": ("--epochs", "2"),
 }
+PLUGINS = {"cts_kl": "cts", "fisher": "hutchinson"} | {
+    name: name.replace("_", "-") for name in ("cts", "ac_dc", "px", "hutchinson", "wanda")
+}
+"""Pruners of packages under plugins/."""
 PRUNERS |= MORE if LONG else {}
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(["gemkit.cli.configure", "gemkit.cli.reporting", "gemkit.runs.run"])
@@ -85,10 +96,18 @@ def timeless(text: str) -> dict[str, object]:
     return {name: value for name, value in json.loads(text).items() if "seconds" not in name}
 
 
+def plugin(pruner: str) -> tuple[str, ...]:
+    if pruner not in PLUGINS:
+        return ()
+    package = f"gemkit-{PLUGINS[pruner]}"
+    folder = Path(__file__).parents[2] / "plugins" / package
+    return ("--plugin", str(folder / f"{package.replace('-', '_')}.py"))
+
+
 def options(pruner: str) -> tuple[str, ...]:
     minutes = () if "--checkpoint-minutes" in PRUNERS[pruner] else ("--checkpoint-minutes", "0")
     seeds = ("--check-seeds", "1") if "--check" in PRUNERS[pruner] else ()
-    return ("run", "--pruner", pruner, *COMMON, *PRUNERS[pruner], *minutes, *seeds)
+    return ("run", "--pruner", pruner, *COMMON, *PRUNERS[pruner], *minutes, *seeds, *plugin(pruner))
 
 
 @pytest.mark.parametrize("pruner", PRUNERS)
@@ -109,7 +128,8 @@ def test_killed_at_any_moment_a_run_resumes_to_the_same_bits(pruner, tmp_path):
         while True:
             begun = (folder / "run" / "config.toml").exists()
             resumes, moment = chance.random() < 0.5, chance.uniform(0, 0.8 * length)
-            process = started(folder, ("resume", "run") if begun and resumes else options(pruner))
+            again = ("resume", "run", *plugin(pruner))
+            process = started(folder, again if begun and resumes else options(pruner))
             moments.append(moment)
             plan = f"GEMKIT_SEED={SEED}, killed after so many seconds: {moments}"
             process.join(moment if kills < KILLS else None)
