@@ -17,7 +17,7 @@ threshold, and the last freeze takes those that have not.
 
 import math
 from abc import abstractmethod
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -28,20 +28,12 @@ from gemkit.parts.now import Now
 from gemkit.parts.regularizer import Regularizer
 from gemkit.plugins.markers import hookimpl
 
-_GUESS = 0.02
-"""κ: the unit of the price; a search begins with about as much."""
-_QUICK = 16.0
-"""K_p: how strongly the price answers an error at once."""
-_SLOW = 40.0
-"""K_i: how strongly it answers one that lasts a whole search."""
 _SHORT = 240.0
 """In a search of fewer steps both gains are less: scores answer some steps later, by momentum."""
 _FARTHEST = 1.0
 """The largest error that counts; a larger one is an accident, which must not wind up the price."""
 _WIDEST = 6.0
 """The largest i to either side."""
-_RELAXED = math.sqrt(2)
-"""How far above the target the density rises at the end, for the last freeze to choose from."""
 _MEMORY = 0.02
 """How much a step counts in the mean of σ²: the last fifty steps."""
 
@@ -51,6 +43,15 @@ class Steered(Regularizer):
 
     needs_density = True
     steers_density = True
+
+    guess: ClassVar[float] = 0.02
+    """κ: the unit of the price; a search begins with about as much."""
+    quick: ClassVar[float] = 16.0
+    """K_p: how strongly the price answers an error at once."""
+    slow: ClassVar[float] = 40.0
+    """K_i: how strongly it answers one that lasts a whole search."""
+    relaxed: ClassVar[float] = math.sqrt(2)
+    """How far above the target the density rises at the end, for the last freeze to choose from."""
 
     end: float = Field(
         default=0.65, gt=0, lt=1, description="fraction of the search that reaches the target (t₁)"
@@ -89,15 +90,19 @@ class Steered(Regularizer):
         state["variance"].lerp_(norms.square().sum() / (count * density), weight)
         error = (density / self.wanted(now)).log().clamp(-_FARTHEST, _FARTHEST)
         calm = min(1.0, now.steps / _SHORT)
-        state["integral"].add_(calm * _SLOW / now.steps * error).clamp_(-_WIDEST, _WIDEST)
-        price = (1 + calm * _QUICK * error + state["integral"]).sinh()
-        state["strength"].copy_(_GUESS * state["variance"].sqrt() * price)
+        state["integral"].add_(calm * self.slow / now.steps * error).clamp_(-_WIDEST, _WIDEST)
+        price = self.price(1 + calm * self.quick * error + state["integral"])
+        state["strength"].copy_(self.guess * state["variance"].sqrt() * price)
+
+    def price(self, level: Tensor) -> Tensor:
+        """Return the price in units of κσ."""
+        return level.sinh()
 
     def wanted(self, now: Now) -> Tensor:
         """Return the density that the mask should have now: c."""
         first, part = now.state["first"], now.progress.to(now.state["first"].dtype)
         down = (now.target / first) ** (part / self.end).clamp_max(1)
-        up = torch.pow(_RELAXED, ((part - self.end) / (1 - self.end)).clamp_min(0))
+        up = torch.pow(self.relaxed, ((part - self.end) / (1 - self.end)).clamp_min(0))
         return (first * down * up).clamp_max(1)
 
 

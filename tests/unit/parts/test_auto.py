@@ -174,8 +174,8 @@ def test_at_its_limits_a_search_ends_within_a_tenth(case):
 
 
 def test_without_feedback_it_would_miss_the_target(monkeypatch):
-    monkeypatch.setattr(auto, "_QUICK", 0.0)
-    monkeypatch.setattr(auto, "_SLOW", 0.0)
+    monkeypatch.setattr(auto.Steered, "quick", 0.0)
+    monkeypatch.setattr(auto.Steered, "slow", 0.0)
     assert density_of(found("auto", density=0.5).mask) < 0.9 * 0.5
 
 
