@@ -9,13 +9,12 @@
 
 All runs of a protocol have the same networks, data, seeds, learning rates and fine-tuning. `topk`
 ranks the same scores globally, without a penalty, along the curve that `auto` follows; `popup` does
-so with the unbounded scores of Global EP. The best
-fixed λ of a grid is chosen by validation accuracy, separately before and after fine-tuning.
-`lengths` are searches of 5 to 150 epochs, `terms` leaves out one term of the law after the other,
-`settings` has other optimizers, rates and batch sizes, and `gates` other masks than a threshold. The
-last four measure on seeds of their own. Results
-are appended to benchmarks/results/density.jsonl, and runs that are there already are not repeated.
-The tables are written into docs/auto-lambda.md.
+so with the unbounded scores of Global EP. The best fixed λ of a grid is chosen by validation
+accuracy, separately before and after fine-tuning. `lengths` are searches of 5 to 150 epochs,
+`terms` leaves out one term of the law after the other, `settings` has other optimizers, rates and
+batch sizes, and `gates` other masks than a threshold. The last three have seeds of their own.
+Results are appended to benchmarks/results/density.jsonl, and runs that are there already are not
+repeated. The tables are written into docs/auto-lambda.md.
 """
 
 import argparse
@@ -203,7 +202,12 @@ def lengths() -> Iterator[Row]:
             own = DIGITS | {"epochs": epochs, "finetune_epochs": 10 if usual else 0}
             for seed in range(SEEDS if usual else 3):
                 for arm in (DEFAULT, "auto"):
-                    yield {"protocol": "lengths", "arm": arm, "density": density, "seed": seed} | own
+                    yield {
+                        "protocol": "lengths",
+                        "arm": arm,
+                        "density": density,
+                        "seed": seed,
+                    } | own
 
 
 def others(protocol: str, arms: Sequence[str], densities: Sequence[float]) -> Iterator[Row]:
@@ -291,7 +295,7 @@ def digits_table(rows: Sequence[Row]) -> str:
 
 def lengths_table(rows: Sequence[Row]) -> str:
     lines = [
-        "| target | epochs of search | learning rate | penalty | actual ÷ target | before | seeds |",
+        "| target | epochs | learning rate | penalty | actual ÷ target | before | seeds |",
         "|---|---|---|---|---|---|---|",
     ]
     for density in (0.05, 0.02):

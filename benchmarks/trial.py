@@ -22,8 +22,8 @@ def measure(run: Row, recipe: Recipe | None = None) -> Row:
     """Carry out what a row says (pruner, density, seed, epochs, …) and add what comes of it.
 
     A recipe may take the place of the pruner's own. A row may name a package under plugins/
-    (`plugin`), and change the recipe (`parts`, `options`) and the plan of the search (`training`). Layers that lose every weight are
-    counted; a network that keeps no weight at all says so.
+    (`plugin`), and change the recipe (`parts`, `options`) and the plan of the search (`training`).
+    Layers that lose every weight are counted; a network that keeps no weight at all says so.
     Time is the processor's, not the clock's: runs go side by side on machines that do other things.
     """
     registry, runtime = load_plugins(files=_files(run), only=[]), Runtime(device="cpu")
@@ -34,9 +34,7 @@ def measure(run: Row, recipe: Recipe | None = None) -> Row:
     data = dataset.load(None)
     torch.manual_seed(run["seed"])
     model = network.build(data.shape, data.classes)
-    plan = Plan(
-        epochs=run["epochs"], batch_size=run["batch_size"], **run.get("training", {})
-    )
+    plan = Plan(epochs=run["epochs"], batch_size=run["batch_size"], **run.get("training", {}))
     told = run | {"dataset": _without_path(run["dataset"]), "host": host()}
     began, curves = time.process_time(), Curves()
     try:
