@@ -201,7 +201,7 @@ def overhead(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     times, began, memory = {}, time.perf_counter(), _memory()
     processor = time.process_time()
 
-    def lap(name: str) -> None:
+    def timed(name: str) -> None:
         nonlocal began
         times[name] = round(time.perf_counter() - began, 2)
         began = time.perf_counter()
@@ -210,17 +210,17 @@ def overhead(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     grid = {"pruner": ["snip", "random"], "density": [0.05, 0.02]}
     base = {"model": "conv4", "dataset": "digits"}
     study = Study(None, out, base=base, grid=grid, seeds=arguments.cells // 4)
-    lap("make the cells")
+    timed("make the cells")
     study.store.make()
     board = Board.of("many", study.cells, study.store)
     study.store.write_cells("many", [cell.info for cell in study.cells])
     Driver(board, study.store, StudyView()).run(Immediately(), 2, pretend)
-    lap("run")
+    timed("run")
     processor = time.process_time() - processor
     status = load(out).status().to_data()
-    lap("status")
+    timed("status")
     records = load(out).results()
-    lap("results")
+    timed("results")
     return {
         "cells": len(study.cells),
         "stages": status["stages"]["done"],

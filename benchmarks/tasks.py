@@ -167,11 +167,11 @@ def context_of(run: Row) -> CheckContext:
 def measure(run: Row) -> Row:
     """Search, measure, fine-tune, measure again; then do the same with every control."""
     began, context = time.process_time(), context_of(run)
-    told = run | {"host": host(), "finetune_plan": context.finetune_plan.model_dump(mode="json")}
+    about = run | {"host": host(), "finetune_plan": context.finetune_plan.model_dump(mode="json")}
     try:
         ticket = context.search()
     except CollapseError as error:
-        return told | {"collapse": str(error)}
+        return about | {"collapse": str(error)}
     tuned = run["use"] == "tuning"
     controls: Row = {}
     if ARMS[run["arm"]] != "dense" and not tuned:
@@ -181,7 +181,7 @@ def measure(run: Row) -> Row:
             except GemkitError as error:
                 controls[name] = {"unmade": str(error)}
     assert ticket.info.plan is not None
-    return told | {
+    return about | {
         **_accuracies(ticket, context, "validation" if tuned else "test"),
         "kept": ticket.kept,
         "prunable": ticket.prunable,

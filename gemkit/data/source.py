@@ -90,7 +90,7 @@ class Data:
     validation: Source
     test: Source
     classes: int | None
-    """The number of classes; None where targets are others, or a stream does not tell it."""
+    """The number of classes; None where targets are others, or a stream does not know it."""
     shape: tuple[int, ...]
     """The shape of one input."""
     class_names: tuple[str, ...] = ()

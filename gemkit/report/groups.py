@@ -239,5 +239,5 @@ def distinguishing(tables: Sequence[Sequence[Mapping[str, str]]]) -> list[str]:
 
 
 def _kinds(tables: Sequence[Sequence[Mapping[str, str]]], paths: Sequence[str]) -> int:
-    """Count what can be told apart by some paths, over all cells."""
+    """Count what some paths distinguish, over all cells."""
     return sum(len({tuple(one.get(path) for path in paths) for one in own}) for own in tables)

@@ -22,7 +22,7 @@ _STATES = {"done": "done", "failed": "failed", "interrupted": "partial", "runnin
 _NOT_SETTINGS = {"seed", "run", "versions"}
 """What config.toml says beside the configuration that seeds share."""
 _UNIMPORTANT = {"gemkit", "torch"}
-"""Versions that seeds of one experiment may differ in; those of plugins tell whose code ran."""
+"""Versions that seeds of one experiment may differ in; those of plugins may not."""
 
 
 class _Checks(BaseModel):

@@ -216,10 +216,10 @@ def _zipped(entry: Mapping[str, Any]) -> list[dict[str, Any]]:
         axis: len(values) if isinstance(values, list) else 0 for axis, values in flat.items()
     }
     if not flat or len(set(lengths.values())) != 1 or 0 in lengths.values():
-        told = (
-            ", ".join(f"{axis} has {length}" for axis, length in lengths.items()) or "there is none"
+        found = ", ".join(f"{axis} has {length}" for axis, length in lengths.items())
+        raise OptionError(
+            f"the axes of a zip need lists of the same length: {found or 'there is none'}"
         )
-        raise OptionError(f"the axes of a zip need lists of the same length: {told}")
     return [dict(zip(flat, values, strict=True)) for values in zip(*flat.values(), strict=True)]
 
 

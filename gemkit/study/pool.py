@@ -127,7 +127,7 @@ class _Worker:
         own, theirs = Pipe()
         self._words.truncate(0)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "gemkit.study.worker", str(theirs.fileno())],
+            [sys.executable, "-m", "gemkit.study.worker", str(theirs.fileno()), str(os.getpid())],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **self.environment},
             stdin=subprocess.DEVNULL,
             stdout=self._words,

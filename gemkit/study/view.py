@@ -59,13 +59,13 @@ class Lines(StudyView):
         self.ends += 1
         result = self.board.results.get(stage.name)
         if result is None:
-            told = f"failed: {self.board.failures.get(stage.name)}"
+            outcome = f"failed: {self.board.failures.get(stage.name)}"
         else:
             self.estimate.add(stage.name, result)
-            told = result_text(result)
-            told += " (elsewhere)" if seconds is None else f" ({seconds:.1f} s)"
+            outcome = result_text(result)
+            outcome += " (by another driver)" if seconds is None else f" ({seconds:.1f} s)"
         left = left_text(self.estimate, self.board.jobs)
-        _print(f"[{self.ends}/{self.total}] {stage.title}: {told}{left}")
+        _print(f"[{self.ends}/{self.total}] {stage.title}: {outcome}{left}")
 
     def note(self, text: str) -> None:
         """Print a note."""

@@ -1,4 +1,4 @@
-"""A process of a `LocalPool`: `python -m gemkit.study.worker DESCRIPTOR`.
+"""A process of a `LocalPool`: `python -m gemkit.study.worker DESCRIPTOR PARENT`.
 
 Calls arrive through a pipe that the parent holds. A thread reads them, so that the end of the pipe,
 which is the end of the parent, ends this process at once, whatever it is doing.
@@ -16,18 +16,17 @@ _LOOK = 5.0
 """Seconds between two looks at whether the parent is alive."""
 
 
-def main(descriptor: int) -> None:
+def main(descriptor: int, parent: int) -> None:
     """Run calls one after the other, in the main thread, where signals arrive."""
     connection: Connection[Any, Any] = Connection(descriptor)
     calls: SimpleQueue[bytes] = SimpleQueue()
-    threading.Thread(target=_listen, args=[connection, calls], daemon=True).start()
+    threading.Thread(target=_listen, args=[connection, calls, parent], daemon=True).start()
     while True:
         connection.send_bytes(_answer(calls.get()))
 
 
-def _listen(connection: "Connection[Any, Any]", calls: "SimpleQueue[bytes]") -> None:
+def _listen(connection: "Connection[Any, Any]", calls: "SimpleQueue[bytes]", parent: int) -> None:
     """Read calls until the parent is gone; another process may hold its end of the pipe open."""
-    parent = os.getppid()
     while True:
         try:
             while not connection.poll(_LOOK):
@@ -48,4 +47,4 @@ def _answer(call: bytes) -> bytes:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -73,7 +73,7 @@ class Task:
         if self.has_classes(data):
             if data.classes is None:
                 raise DataError(
-                    f"data set '{data.name}' does not tell how many classes there are; give "
+                    f"data set '{data.name}' does not say how many classes there are; give "
                     "classes= where it is made"
                 )
             return data.classes

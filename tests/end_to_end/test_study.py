@@ -51,7 +51,7 @@ def started(out, *words):
     return process
 
 
-def told(out):
+def output(out):
     return (out.parent / f"{out.name}.log").read_text()
 
 
@@ -76,7 +76,7 @@ def undisturbed(tmp_path_factory):
     out = tmp_path_factory.mktemp("studies") / "undisturbed"
     process = started(out)
     process.join()
-    assert process.exitcode == 0, told(out)
+    assert process.exitcode == 0, output(out)
     counts, repeated = executions(out)
     assert counts["started"] == counts["done"] == 6
     assert not repeated
@@ -95,14 +95,14 @@ def test_killed_workers_and_drivers_cost_no_result(undisturbed, tmp_path):
     ]
     os.kill(worker, signal.SIGKILL)
     until(lambda: "resumed in" in (first / "log.txt").read_text(), process)
-    assert "it is tried again from its last checkpoint" in told(out)
+    assert "it is tried again from its last checkpoint" in output(out)
     until(lambda: [one for one in saved(out) if one != first], process)
     os.kill(process.pid, signal.SIGKILL)
     process.join()
     both = [started(out) for _ in range(2)]
     for driver in both:
         driver.join()
-    assert [driver.exitcode for driver in both] == [0, 0], told(out)
+    assert [driver.exitcode for driver in both] == [0, 0], output(out)
     counts, repeated = executions(out)
     assert results(out) == results(undisturbed)
     assert not repeated
@@ -117,10 +117,10 @@ def test_a_signal_stops_promptly_with_everything_saved(tmp_path):
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     began = time.monotonic()
     process.join(60)
-    assert process.exitcode == 130, told(out)
+    assert process.exitcode == 130, output(out)
     assert time.monotonic() - began < 30
-    assert "stopped by SIGINT; what is finished is kept" in told(out)
-    assert "Traceback" not in told(out)
+    assert "stopped by SIGINT; what is finished is kept" in output(out)
+    assert "Traceback" not in output(out)
     log = (folder / "log.txt").read_text()
     assert "stopped by a signal" in log or "done" in log
 
@@ -229,7 +229,7 @@ def test_a_full_disk_is_a_failure_with_a_sentence_and_keeps_the_rest(tmp_path, m
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "sentence"),
     [
         (["--pruner", "snip,nonsense"], "unknown pruner 'nonsense'"),
         (["--pruner", "snip,,grasp"], "has an empty value"),
@@ -237,6 +237,9 @@ def test_a_full_disk_is_a_failure_with_a_sentence_and_keeps_the_rest(tmp_path, m
         (["-o", "searchlr=1"], "'searchlr' is no field of a run"),
         (["-o", "search.lr"], "write field=value"),
         (["--seeds", "2", "--seed", "1"], "--seed and --seeds both"),
+        (["--density", "0.05", "--sparsity", "0.5"], "--density and --sparsity both set density"),
+        (["--lr", "0.1,0.2", "-o", "search.lr=3"], "--lr and -o search.lr both set search.lr"),
+        (["--out", ".", "--dry-run"], "exists and is no study"),
         (["--check", "nonsense"], "unknown check 'nonsense'"),
         (["-o", "runtime.devices=2"], "stages of a study have one device each"),
         (["--on", "nowhere"], "unknown executor 'nowhere'"),
@@ -247,11 +250,12 @@ def test_a_full_disk_is_a_failure_with_a_sentence_and_keeps_the_rest(tmp_path, m
     ],
     ids=lambda one: " ".join(one) if isinstance(one, list) else "",
 )
-def test_mistakes_are_one_sentence_before_any_work(words, told, tmp_path, monkeypatch):
+def test_mistakes_are_one_sentence_before_any_work(words, sentence, tmp_path, monkeypatch):
     gemkit = commands_in(tmp_path, monkeypatch)
+    Path("notes.txt").touch()
     result = gemkit("study", *words)
     assert result.exit_code == 2
-    assert told in result.stderr
+    assert sentence in result.stderr
     assert not list(tmp_path.glob("studies/*/stages/*"))
 
 

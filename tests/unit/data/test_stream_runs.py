@@ -172,4 +172,4 @@ def test_a_run_takes_a_streamed_data_set_of_a_plugin(tmp_path, monkeypatch):
     assert done.exit_code == 0, done.output
     refused = gemkit(*words, "--dataset", "uncounted", *few)
     assert refused.exit_code == 2
-    assert "does not tell how many classes there are; give classes=" in refused.stderr
+    assert "does not say how many classes there are; give classes=" in refused.stderr

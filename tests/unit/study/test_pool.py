@@ -115,3 +115,39 @@ def test_without_gpus_cores_are_shared_by_threads(monkeypatch):
     assert Local().jobs(threads=32, devices=1) == 1
     assert "CUDA_VISIBLE_DEVICES" not in environment(0, 2, 1)
     assert environment(0, 2, 1)["OMP_NUM_THREADS"] == "2"
+
+
+def test_a_process_that_is_just_being_started_is_stopped_too():
+    with LocalPool([{}]) as own:
+        own._workers[0].stop()
+        with pytest.raises(WorkerDiedError):
+            own.submit(time.sleep, 15).result(10)
+
+
+def test_a_worker_ends_with_its_parent_although_another_process_holds_the_pipe(tmp_path):
+    worker = "import gemkit.study.worker as w; w._LOOK = 0.2; w.main({}, {})"
+    parent = f"""
+import os, subprocess, sys
+from multiprocessing.connection import Pipe
+own, theirs = Pipe()
+holder = subprocess.Popen(["sleep", "60"], pass_fds=[own.fileno()])
+code = {worker!r}.format(theirs.fileno(), os.getpid())
+child = subprocess.Popen([sys.executable, "-c", code], pass_fds=[theirs.fileno()])
+print(holder.pid, child.pid, flush=True)
+sys.stdin.read()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as made:
+        holder, child = map(int, made.stdout.readline().split())
+        made.kill()
+    try:
+        for _ in range(300):
+            state = Path(f"/proc/{child}/stat")
+            if not state.exists() or ") Z " in state.read_text():
+                break
+            time.sleep(0.1)
+        else:
+            pytest.fail("it is still there")
+    finally:
+        os.kill(holder, signal.SIGKILL)

@@ -1,11 +1,14 @@
 """Stages at work: a result is stored only under a key that is right for it."""
 
+import signal
+
 import pytest
 from studies import TINY, cells_of
 
 from gemkit import load_plugins
 from gemkit.runs.read_config import config_from
 from gemkit.runs.resolved import resolve
+from gemkit.study import work
 from gemkit.study.stage_store import StageStore
 from gemkit.study.work import _check_key, carry_out
 
@@ -99,3 +102,17 @@ def test_a_worker_finds_the_keys_of_its_driver(change):
     for stage in cell.stages.values():
         run = resolve(registry, config_from(stage.task["config"]), stage.task["model"])
         _check_key(stage.task, run, registry)
+
+
+def test_a_signal_amid_imports_ends_the_process_and_is_no_failure(tmp_path, monkeypatch):
+    handlers = []
+
+    def loaded(files):
+        handlers.append(signal.getsignal(signal.SIGTERM))
+        return load_plugins(only=())
+
+    monkeypatch.setattr(work, "_registry", loaded)
+    [cell] = cells_of(TINY)
+    search, _ = cell.stages.values()
+    assert carried_out(search, tmp_path) == ({"state": "done"}, True)
+    assert handlers[0] == signal.getsignal(signal.SIGTERM), "plugins are loaded before"

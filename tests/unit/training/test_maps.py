@@ -13,6 +13,7 @@ from gemkit import Data, Plan, evaluate, finetune, importance, search
 from gemkit.core.errors import DataError
 from gemkit.core.probe import IGNORED
 from gemkit.core.tensors import generator
+from gemkit.testing.clauses.datasets import check_split
 from gemkit.training.device import make_fabric
 from gemkit.training.evaluation import measure
 from gemkit.training.metrics import METRICS
@@ -246,3 +247,19 @@ def test_a_batch_without_a_place_that_counts_changes_nothing_and_stops_nothing()
     targets[::2] = IGNORED
     plan = Plan(epochs=2, batch_size=1, lr=0.1, momentum=0, weight_decay=0)
     assert all(value.isfinite().all() for value in step_of(plan, targets).values())
+
+
+def test_labels_in_a_column_are_not_taken_for_one_hot_labels():
+    pair = (torch.randn(8, 4), torch.randint(0, CLASSES, (8, 1)))
+    data = Data.of_loaders(train=[pair], validation=[pair], test=[pair])
+    with pytest.raises(DataError, match=r"labels\.squeeze\(1\)"):
+        search("snip", nn.Linear(4, CLASSES), data, **HOW)
+
+
+def test_the_contract_takes_maps_with_places_that_do_not_count():
+    data = data_of("cross_entropy")
+    assert data.classes == CLASSES
+    check_split("train", data.train, data)
+    data.train.targets()[0, 1, 1] = -1
+    with pytest.raises(AssertionError, match="labels outside"):
+        check_split("train", data.train, data)
