@@ -19,17 +19,18 @@ Examples:
   gemkit report runs/gem_miner-conv4-digits-d0.05-s0
   gemkit report runs                    # all runs in a folder
   gemkit report studies/mine --format tex,pdf --out paper
+  gemkit report studies/mine/report/records.jsonl   # results without their study
 """
 
 
 @click.command(cls=SectionedCommand, epilog=EXAMPLES)
-@click.argument("folder", metavar="STUDY|RUN", type=click.Path(path_type=Path))
+@click.argument("source", metavar="STUDY|RUN|RECORDS", type=click.Path(path_type=Path))
 @option(
     "Output",
     "--out",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    show_default="STUDY|RUN/report",
+    show_default="STUDY|RUN/report, or NAME-report beside RECORDS",
     help="Folder for the report; files of an earlier report are replaced.",
 )
 @option(
@@ -37,7 +38,7 @@ Examples:
     "--format",
     "formats",
     metavar="NAME,…",
-    show_default="html,csv,md,tex,svg,pdf,png",
+    show_default="html,csv,jsonl,md,tex,svg,pdf,png",
     help="What to write: the page, tables, figures.",
 )
 @option(
@@ -49,21 +50,24 @@ Examples:
     help="The smallest drop that counts: a share, or relative to the tickets' mean.",
 )
 @answers_json
-def report(folder: Path, out: Path | None, formats: str | None, margin: float) -> Answer:
-    """Write what a STUDY, a RUN or all runs in a folder have found.
+def report(source: Path, out: Path | None, formats: str | None, margin: float) -> Answer:
+    """Write what a STUDY, a RUN, all runs in a folder or a file of RECORDS have found.
 
-    One HTML page that loads nothing from elsewhere, CSV files, tables in Markdown and LaTeX
-    (booktabs), and figures. Of an unfinished study it shows what there is.
+    One HTML page that loads nothing from the network, CSV files, tables in Markdown and LaTeX
+    (booktabs), and figures. Of an unfinished study it shows what there is. RECORDS is the
+    records.jsonl of an earlier report, or several of them in one file.
     """
     from gemkit.report.written import formats_of, write_report
 
     chosen = None if formats is None else formats_of(formats)
-    records, expects = _records(folder)
+    records, expects = _records(source)
+    is_file = source.is_file()
+    name, folder = source.resolve().stem if is_file else source.resolve().name, source.parent
     made = write_report(
         records,
-        folder,
-        out or folder / "report",
-        title=folder.resolve().name,
+        folder if is_file else source,
+        out or (folder / f"{name}-report" if is_file else source / "report"),
+        title=name,
         formats=chosen,
         margin=margin,
         expects=expects,
@@ -74,12 +78,13 @@ def report(folder: Path, out: Path | None, formats: str | None, margin: float) -
     return Answer(data, f"{text}\n{made.note}" if made.note else text)
 
 
-def _records(folder: Path) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, Expected]]:
-    """Return the records of a study or of runs, and the controls that should change nothing."""
+def _records(source: Path) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, Expected]]:
+    """Return the records of a study, of runs or of a file, and what to expect of controls."""
     from gemkit.plugins.loader import load_plugins
     from gemkit.runs.recorded import positive_checks, run_records
     from gemkit.sanity.check import SanityCheck
     from gemkit.study.stage_store import StageStore
+    from gemkit.study.store import Ledger
     from gemkit.study.study import load
 
     parts = load_plugins().parts["checks"]
@@ -88,6 +93,8 @@ def _records(folder: Path) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, Ex
         for name, entry in parts.items()
         if issubclass(entry.thing, SanityCheck)
     }
-    if StageStore(folder).is_study():
-        return load(folder).results(), expects
-    return run_records(folder), expects | dict.fromkeys(positive_checks(folder), "same")
+    if source.is_file():
+        return Ledger(source, ()).rows(), expects
+    if StageStore(source).is_study():
+        return load(source).results(), expects
+    return run_records(source), expects | dict.fromkeys(positive_checks(source), "same")

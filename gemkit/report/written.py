@@ -1,5 +1,6 @@
 """Write a report: the page, tables and figures, and one line about them."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from gemkit.report.sheets import group_sheet, record_sheet
 from gemkit.sanity.check import Expected
 from gemkit.sanity.verdicts import MARGIN
 
-TEXTS = ("html", "csv", "md", "tex")
+TEXTS = ("html", "csv", "jsonl", "md", "tex")
 PICTURES = ("svg", "pdf", "png")
 FORMATS = (*TEXTS, *PICTURES)
 
@@ -77,6 +78,7 @@ def write_report(
             "records.csv": lambda: record_sheet(groups),
             "groups.csv": lambda: group_sheet(groups, controls),
         },
+        "jsonl": {"records.jsonl": lambda: "".join(f"{json.dumps(one)}\n" for one in data)},
         "md": {"tables.md": lambda: markdown_tables(groups, controls, title)},
         "tex": {"tables.tex": lambda: latex_tables(groups, controls, title)},
     }

@@ -70,9 +70,23 @@ def test_the_command_reports_a_run(folder, monkeypatch):
     assert [Path(file).name for file in data["files"]] == ["records.csv", "groups.csv"]
 
 
+def test_records_in_a_file_give_the_same_report(folder, monkeypatch):
+    gemkit = commands_in(folder, monkeypatch)
+    words = ("--format", "csv,jsonl,md,tex")
+    assert gemkit("report", "one", "--out", "first", *words).exit_code == 0
+    done = gemkit("report", "first/records.jsonl", *words)
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.startswith("first/records-report/records.csv\n")
+    for name in ("records.csv", "groups.csv", "records.jsonl"):
+        own = (folder / "first/records-report" / name).read_bytes()
+        assert own == (folder / "first" / name).read_bytes(), name
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (("one/config.toml",), "one/config.toml: line 1 is no result"),
+        (("one/ticket.safetensors",), "is no ledger"),
         (("none",), "there is no folder none"),
         (("empty",), "has no results to report"),
         (("one", "--format", "htm"), "unknown format 'htm'; did you mean 'html'"),
