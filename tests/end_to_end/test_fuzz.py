@@ -25,6 +25,8 @@ from kept import REGISTRY, Killed, Mortal, Recorder, find
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load, save
+from studies import TINY as STUDY
+from studies import Here, cells_of
 
 from gemkit.cli import main
 from gemkit.cli.configure import read_toml
@@ -35,12 +37,17 @@ from gemkit.data.binary import file_errors, read_idx
 from gemkit.data.decode import decode
 from gemkit.data.matlab import read_matrices
 from gemkit.data.pickles import read_pickled_dict, uint8_array
+from gemkit.report.groups import group
+from gemkit.report.records import records_from
 from gemkit.report.results import result_text
 from gemkit.runs.checkfile import CheckFile
 from gemkit.runs.config import RunSettings
 from gemkit.runs.directory import RunDir
 from gemkit.runs.listing import runs_data, runs_text
 from gemkit.runs.resolved import resolve_recorded
+from gemkit.study.stage_store import StageStore
+from gemkit.study.store import Ledger
+from gemkit.study.study import load as study_records
 from gemkit.tickets.ticket import Ticket
 from gemkit.training import checkpoint
 
@@ -80,6 +87,24 @@ def sound() -> dict[str, bytes]:
             "idx": idx(random_bytes(2, 3, 4)),
             "matlab": matlab(matrix("X", random_bytes(2, 3)), matrix("y", random_bytes(2, 1))),
             "image": image.getvalue(),
+            **_study_files(),
+        }
+
+
+def _study_files() -> dict[str, bytes]:
+    """Return the files of a study with one cell, and its records as a report writes them."""
+    with TemporaryDirectory() as folder:
+        store, [cell] = StageStore(Path(folder)), cells_of(STUDY)
+        store.make()
+        store.write_cells("spoiled", [cell.info])
+        for stage in cell.stages.values():
+            Here(store).submit(None, {**stage.task})
+        search = Path(folder, "stages", cell.info.search)
+        return {
+            "study.json": Path(folder, "study.json").read_bytes(),
+            "stage.json": (search / "stage.json").read_bytes(),
+            "stage result": (search / "result.json").read_bytes(),
+            "records": json.dumps(study_records(folder).results()[0]).encode() + b"\n",
         }
 
 
@@ -206,6 +231,32 @@ def read_checks(file: Path) -> None:
     book.with_checks({}, REGISTRY).write(0.01)
 
 
+def read_study(place: str) -> Callable[[Path], None]:
+    """Return a reader of a study in which one file is the one to read."""
+
+    def read(file: Path) -> None:
+        home, [cell] = file.parent / "study", cells_of(STUDY)
+        search = home / "stages" / cell.info.search
+        search.mkdir(parents=True)
+        for name, whole in {
+            "study.json": home / "study.json",
+            "stage.json": search / "stage.json",
+            "stage result": search / "result.json",
+        }.items():
+            whole.write_bytes(file.read_bytes() if name == place else sound()[name])
+        StageStore(home).check_same(cell.stages[cell.info.search])
+        found = study_records(home)
+        json.dumps(found.status().to_data(), allow_nan=False)
+        json.dumps(found.results(), allow_nan=False)
+        group(records_from(found.results()))
+
+    return read
+
+
+def read_records(file: Path) -> None:
+    group(records_from(Ledger(file, ()).rows()))
+
+
 @cache
 def setting() -> dict[str, Any]:
     known: dict[str, Any] = json.loads(sound()["checks.json"])["setting"]
@@ -237,6 +288,10 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "idx": ("images", read_data(lambda file: read_idx(file, 3))),
     "matlab": ("train.mat", read_data(lambda file: read_matrices(file.read_bytes(), ("X", "y")))),
     "image": ("image.png", lambda file: decode(str(file), size=8)),
+    "study.json": ("any.json", read_study("study.json")),
+    "stage.json": ("any.json", read_study("stage.json")),
+    "stage result": ("any.json", read_study("stage result")),
+    "records": ("records.jsonl", read_records),
 }
 
 
@@ -257,13 +312,19 @@ def test_toml_that_says_something_else_is_read_or_refused(kind, data):
     in_file(tomli_w.dumps(tree).encode("utf-8", "replace"), name, read)
 
 
-@pytest.mark.parametrize("kind", ["result.json", "environment.json", "checks.json"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("result.json", "environment.json", "checks.json"),
+        *("study.json", "stage.json", "stage result", "records"),
+    ],
+)
 @bounded
 @given(data=st.data())
 def test_json_that_says_something_else_is_read_or_refused(kind, data):
     name, read = READERS[kind]
     tree = data.draw(changed(json.loads(sound()[kind])))
-    in_file(json.dumps(tree).encode(), name, read)
+    in_file(json.dumps(tree).encode() + b"\n", name, read)
 
 
 @bounded

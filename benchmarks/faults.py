@@ -1,0 +1,150 @@
+"""A `gemkit run` whose writes fail, one after the other: what is lost?
+
+Every place where a run writes is counted once: files that are opened for writing, written to,
+synced, renamed, cut or removed, and folders that are made. Then a run fails at the first of them,
+the next at the second, and so on.
+"""
+
+import errno
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from benchmarks.killing import left_behind, options, started
+
+Fault = Literal["disk full", "no permission", "folder deleted"]
+FAULTS: tuple[Fault, ...] = ("disk full", "no permission", "folder deleted")
+_CODES = {"disk full": errno.ENOSPC, "no permission": errno.EACCES}
+_EVENTS = ("os.rename", "os.mkdir", "os.truncate", "os.remove")
+CASES = {
+    "gem_miner": ("--epochs", "2", "-o", "schedule.every=1", "--finetune-epochs", "1"),
+    "snip": ("--finetune-epochs", "1", "--check", "shuffle", "--checkpoint-minutes", "1"),
+}
+"""A run that saves every step, and one with a check."""
+
+
+class Outcome(NamedTuple):
+    """How many writes there are, how many failed, how runs ended, and what went wrong."""
+
+    writes: int
+    failed: int
+    endings: dict[str, int]
+    problems: list[str]
+
+
+def failing(number: int, fault: Fault | None, run: Path, report: Path) -> None:
+    """Let the write of this number and all later ones fail; without a fault, count them."""
+    from gemkit.core import atomic_io
+
+    count, failed = 0, False
+
+    def point(grows: bool) -> None:
+        nonlocal count, failed
+        count += 1
+        if fault is None:
+            os.write(counted, b".")
+        elif count == number and fault == "folder deleted":
+            shutil.rmtree(run, ignore_errors=True)
+        elif count >= number and fault != "folder deleted" and (grows or not failed):
+            failed = True
+            raise OSError(_CODES[fault], os.strerror(_CODES[fault]))
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(arguments[2], int):
+            path, flags = str(arguments[0]), arguments[2]
+            if flags & (os.O_WRONLY | os.O_RDWR) and not path.startswith(("/dev", "/proc")):
+                point(grows=True)
+        elif event in _EVENTS:
+            point(grows=event in ("os.rename", "os.mkdir"))
+
+    class Written:
+        """A file whose writes are points."""
+
+        def __init__(self, file: Any) -> None:  # noqa: ANN401 - any file
+            self.file = file
+
+        def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever files have
+            return getattr(self.file, name)
+
+        def __enter__(self) -> "Written":
+            self.file.__enter__()
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            self.file.__exit__(*error)
+
+        def __iter__(self) -> Any:  # noqa: ANN401 - lines
+            return iter(self.file)
+
+        def write(self, data: bytes) -> int:
+            point(grows=True)
+            return int(self.file.write(data))
+
+    def opened(path: Any, mode: str = "r", **more: Any) -> Any:  # noqa: ANN401 - as open
+        file = open(path, mode, **more)  # noqa: PTH123, SIM115 - the caller closes it
+        return file if mode in ("r", "rb") else Written(file)
+
+    def synced(handle: int) -> None:
+        point(grows=True)
+        sync(handle)
+
+    counted = os.open(report, os.O_WRONLY | os.O_CREAT)
+    sys.dont_write_bytecode = True
+    sync, os.fsync = os.fsync, synced
+    atomic_io.open = opened  # type: ignore[attr-defined] # shadows the built-in one there
+    sys.addaudithook(hook)
+
+
+def faults(place: Path, pruner: str, step: int = 1) -> Outcome:
+    """Fail every `step`-th write of a run in every way, run it again, and compare."""
+    words = options(pruner, CASES[pruner])
+    straight, report = place / "straight", place / "count"
+    whole = _run(straight, words, partial(failing, 0, None, straight / "run", report))
+    expected = left_behind(straight)
+    if whole != 0:
+        return Outcome(0, 0, {}, [(straight / "output").read_text()])
+    writes, endings, problems, failed = report.stat().st_size, dict[str, int](), list[str](), 0
+    for fault in FAULTS:
+        for number in range(1, writes + 1, step):
+            folder = place / "failing"
+            prepare = partial(failing, number, fault, folder / "run", report)
+            code = _run(folder, words, prepare)
+            failed += 1
+            name = f"{fault}, exit code {code}"
+            endings[name] = endings.get(name, 0) + 1
+            problem = _problem(folder, words, code, expected)
+            if problem:
+                problems.append(f"{pruner}, {fault} at write {number} of {writes}: {problem}")
+            shutil.rmtree(folder)
+    return Outcome(writes, failed, endings, problems)
+
+
+def _problem(
+    folder: Path, words: tuple[str, ...], code: int | None, expected: dict[str, object]
+) -> str:
+    """Return what is wrong after a failed run and a second one, or nothing."""
+    output = (folder / "output").read_text()
+    if "Traceback" in output:
+        return f"a traceback\n{output}"
+    if code == 0 and left_behind(folder) != expected:
+        return f"results were lost, with exit code 0\n{output}"
+    if code not in (0, 1, 2):
+        return f"exit code {code}\n{output}"
+    if _run(folder, words, None) != 0:
+        return f"it cannot be continued\n{(folder / 'output').read_text()}"
+    if left_behind(folder) != expected:
+        return "continued, it ends with other files"
+    return ""
+
+
+def _run(folder: Path, words: tuple[str, ...], prepare: Callable[[], None] | None) -> int | None:
+    process = started(folder, words, prepare)
+    process.join(300)
+    if process.exitcode is None:
+        process.kill()
+        process.join()
+    return process.exitcode
