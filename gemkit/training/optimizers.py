@@ -47,6 +47,8 @@ def make_optimizer(
     optimizer = _make(plan, groups, plan.weight_decay or 0.0, compiled=compiled)
     if plan.clip_grad is not None:
         optimizer.register_step_pre_hook(partial(_clip, plan.clip_grad))
+    if isinstance(optimizer, torch.optim.SGD) and not compiled:
+        optimizer.register_step_pre_hook(_start_late_momentum)
     return optimizer
 
 
@@ -193,3 +195,21 @@ def _has_fused_kernels(parameter: nn.Parameter) -> bool:
 def _clip(most: float, optimizer: torch.optim.Optimizer, *_: object) -> None:
     """Scale all gradients so that their norm is at most this, without waiting for the device."""
     torch.nn.utils.clip_grad_norm_(parameters_in(optimizer), most, error_if_nonfinite=False)
+
+
+def _start_late_momentum(optimizer: torch.optim.Optimizer, *_: object) -> None:
+    """Start the momentum of parameters whose first gradient comes after that of others.
+
+    torch's fused SGD starts all in one step or none. Momentum starts as the first gradient g, so
+    the buffer b before that step solves momentum · b + (1 − dampening) · g = g.
+    """
+    for group in optimizer.param_groups:
+        if not (group["fused"] and group["momentum"]):
+            continue
+        given = [parameter for parameter in group["params"] if parameter.grad is not None]
+        late = [one for one in given if not optimizer.state.get(one)]
+        if 0 < len(late) < len(given):
+            for parameter in late:
+                before = torch.zeros_like(parameter)
+                before.add_(parameter.grad, alpha=group["dampening"] / group["momentum"])
+                optimizer.state[parameter] = {"momentum_buffer": before}

@@ -45,6 +45,7 @@ from gemkit.runs.config import RunSettings
 from gemkit.runs.directory import RunDir
 from gemkit.runs.listing import runs_data, runs_text
 from gemkit.runs.resolved import resolve_recorded
+from gemkit.study.cell import Cell
 from gemkit.study.stage_store import StageStore
 from gemkit.study.store import Ledger
 from gemkit.study.study import load as study_records
@@ -91,10 +92,16 @@ def sound() -> dict[str, bytes]:
         }
 
 
+@cache
+def study_cell() -> Cell:
+    [cell] = cells_of(STUDY)
+    return cell
+
+
 def _study_files() -> dict[str, bytes]:
     """Return the files of a study with one cell, and its records as a report writes them."""
     with TemporaryDirectory() as folder:
-        store, [cell] = StageStore(Path(folder)), cells_of(STUDY)
+        store, cell = StageStore(Path(folder)), study_cell()
         store.make()
         store.write_cells("spoiled", [cell.info])
         for stage in cell.stages.values():
@@ -235,7 +242,7 @@ def read_study(place: str) -> Callable[[Path], None]:
     """Return a reader of a study in which one file is the one to read."""
 
     def read(file: Path) -> None:
-        home, [cell] = file.parent / "study", cells_of(STUDY)
+        home, cell = file.parent / "study", study_cell()
         search = home / "stages" / cell.info.search
         search.mkdir(parents=True)
         for name, whole in {

@@ -64,6 +64,22 @@ def test_torchs_own_are_torchs_own_fused_to_the_bit(name):
     assert make_optimizer(plan, weights()).defaults["fused"] is True
 
 
+@pytest.mark.parametrize("dampening", [0.0, 0.5])
+def test_a_first_gradient_may_come_later_than_others(dampening):
+    plan = Plan(optimizer="sgd", lr=0.1, momentum=0.9, optimizer_options={"dampening": dampening})
+    ours, theirs = ([torch.nn.Parameter(torch.ones(3)) for _ in range(2)] for _ in range(2))
+    optimizers = (
+        make_optimizer(plan, ours),
+        torch.optim.SGD(theirs, lr=0.1, momentum=0.9, dampening=dampening, foreach=False),
+    )
+    for step in range(4):
+        for optimizer, (early, late) in zip(optimizers, (ours, theirs), strict=True):
+            early.grad = torch.full((3,), 1.0 + step)
+            late.grad = None if step in (0, 2) else torch.full((3,), 2.0 - step)
+            optimizer.step()
+    torch.testing.assert_close(ours, theirs)
+
+
 def test_lion_follows_its_formula():
     weight, mean = torch.ones(2), torch.zeros(2)
     for gradient in GRADIENTS:
