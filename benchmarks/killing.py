@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable
 from multiprocessing.context import ForkServerProcess
@@ -61,6 +62,8 @@ def command(folder: Path, words: tuple[str, ...], prepare: Callable[[], None] | 
     os.dup2(log, 2)
     if prepare is not None:
         prepare()
+    if "--devices" in words:  # its launcher starts the program of this process again
+        os.execv(sys.executable, [sys.executable, "-m", "gemkit", *words])
     main(list(words))
 
 

@@ -5,10 +5,10 @@
     python -m benchmarks.survive writes
     python -m benchmarks.survive long --epochs 600
 
-`kills` ends processes of seventeen pruners at random moments, and runs on two processes; studies
-are killed by `python -m benchmarks.studies kill`. `files` gives damaged files to every reader.
-`writes` fails every write of a run once: disk full, no permission, folder deleted. `long` looks at
-memory and open files. Each prints counts as JSON, and the exit code is 1 if anything was lost.
+`kills` ends processes of seventeen pruners, runs on two processes, and the driver of a study at
+random moments. `files` gives damaged files to every reader. `writes` fails every write of a run
+once: disk full, no permission, folder deleted. `long` looks at memory and open files. Each prints
+counts as JSON, and the exit code is 1 if anything was lost.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import studies
 from benchmarks.faults import CASES, faults
 from benchmarks.killing import MORE, PRUNERS, killed
 
@@ -30,7 +31,7 @@ Found = dict[str, Any]
 
 
 def kills(place: Path, arguments: argparse.Namespace) -> Found:
-    """Kill runs of all pruners, and one on two processes."""
+    """Kill runs of all pruners, one on two processes, and a study."""
     cases = {name: (name, own) for name, own in (PRUNERS | MORE).items()}
     cases["gem_miner on two processes"] = ("gem_miner", TOGETHER)
     each = -(-arguments.kills // len(cases))
@@ -44,6 +45,11 @@ def kills(place: Path, arguments: argparse.Namespace) -> Found:
         found["by pruner"][name] = done.kills
         found["losses"] += done.problems
         print(f"{name}: {done.kills} kills, {done.runs} runs", file=sys.stderr)
+    study = studies.kill(place, argparse.Namespace(kills=10, seed=arguments.seed))
+    found["kills"] += len(study["kills (seconds, what, stages done)"])
+    found["study"] = study
+    if not study["equal to the bit"] or study["finished stages that ran again"]:
+        found["losses"].append("the study ended with other results, or repeated a stage")
     return found
 
 
