@@ -1,7 +1,7 @@
 """Cells: one configuration with one seed, and the stages that it consists of."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from gemkit.runs.resolved import ResolvedRun, resolve
 from gemkit.runs.specs import model_argument
 from gemkit.study.grid import Point
 from gemkit.study.keys import THREADS, check_data, finetune_data, key_of, search_data
+from gemkit.study.levels import linked, shared_levels
 
 StageKind = Literal["search", "finetune", "check"]
 SEARCH, FINETUNE = "search", "finetune"
@@ -29,7 +30,8 @@ _STAGE = r"^(search|finetune|check)-[0-9a-f]{16}$"
 class Stage:
     """A piece of work whose result is cached: a search, a fine-tuning, or one check of a ticket.
 
-    `task` is what a worker is given, plain data; `about` is what the result is recorded with.
+    `task` is what a worker is given, plain data; `about` is what the result is recorded with. A
+    search with `levels` may continue from those of the stage it comes `after`, of its own `family`.
     """
 
     kind: StageKind
@@ -39,6 +41,9 @@ class Stage:
     needs: str | None = None
     check: str | None = None
     label: str = ""
+    levels: tuple[float, ...] = ()
+    family: str = ""
+    after: str | None = None
 
     @property
     def name(self) -> str:
@@ -49,11 +54,6 @@ class Stage:
     def title(self) -> str:
         """What it does, for people."""
         return f"{self.check or self.kind} {self.label}"
-
-    @property
-    def sort(self) -> tuple[str, str]:
-        """What stages that take a similar time have in common."""
-        return self.check or self.kind, self.label.rpartition(" ")[0]
 
 
 class CellInfo(BaseModel):
@@ -115,7 +115,10 @@ def make_cells(
             where = ", ".join(f"{axis} {value}" for axis, value in point.axes.items())
             raise type(error)(f"cell {where or len(cells)}: {error}") from error
         cells.setdefault((point.variant, *cell.info.stages()), cell)
-    return list(cells.values())
+    stages = linked(stage for cell in cells.values() for stage in cell.stages.values())
+    return [
+        Cell(cell.info, {name: stages[name] for name in cell.stages}) for cell in cells.values()
+    ]
 
 
 def _config(point: Point, confirmed: Collection[str] | None) -> RunConfig:
@@ -165,6 +168,9 @@ def _cell(
         "plugins": list(registry.files),
     }
     search = _stage("search", run, registry, task, label)
+    if levels := shared_levels(run):
+        family = key_of("levels", {**search_data(run, registry), "density": None})
+        search = replace(search, levels=levels, family=family)
     finetune = _stage("finetune", run, registry, task, label, search=search.key)
     if run.density == 1:
         checks = {}  # controls of the dense network compare nothing

@@ -104,6 +104,7 @@ class Driver:
         self._ready: list[tuple[int, str]] = []
         self._waiting: dict[str, list[Stage]] = defaultdict(list)
         self._elsewhere: dict[str, Stage] = {}
+        self._coming: set[str] = set()
         self._tries: Counter[str] = Counter()
         self._saved: dict[str, int] = {}
         self._ending = False
@@ -115,7 +116,9 @@ class Driver:
         `work` is called in the processes of the executor with the task of a stage.
         """
         self.board.jobs = jobs
-        for stage in self.board.missing():
+        missing = self.board.missing()
+        self._coming = {stage.name for stage in missing}
+        for stage in missing:
             self._enqueue(stage)
         self.view.begin(self.board)
         stop = None
@@ -142,11 +145,13 @@ class Driver:
             )
 
     def _enqueue(self, stage: Stage) -> None:
-        """Queue a stage, or let it wait for its search."""
-        if stage.needs is None or stage.needs in self.board.results:
-            heappush(self._ready, (self._order[stage.name], stage.name))
-        else:
+        """Queue a stage, or let it wait for its search, or for the levels of another."""
+        if stage.needs is not None and stage.needs not in self.board.results:
             self._waiting[stage.needs].append(stage)
+        elif stage.after is not None and stage.after in self._coming:
+            self._waiting[stage.after].append(stage)
+        else:
+            heappush(self._ready, (self._order[stage.name], stage.name))
 
     def _submit(self, executor: Executor, most: int, work: Callable[..., Any]) -> None:
         """Submit stages in the order of the cells, but not more than can start soon."""
@@ -195,16 +200,21 @@ class Driver:
             return
         self.board.add(result)
         self.board.failures.pop(stage.name, None)
-        for next_one in self._waiting.pop(stage.name, []):
-            if result.ticket is not None:
-                self._enqueue(next_one)
+        self._release(stage, found=result.ticket is not None)
         self.view.ended(stage, result.seconds if own else None)
 
     def _failed(self, stage: Stage, reason: str) -> None:
         """Give up on a stage, and on those that need it."""
         self.board.failures[stage.name] = reason
-        self._waiting.pop(stage.name, None)
+        self._release(stage, found=False)
         self.view.ended(stage, None)
+
+    def _release(self, stage: Stage, *, found: bool) -> None:
+        """Queue what waited for a stage; without a ticket, only what can do without it."""
+        self._coming.discard(stage.name)
+        for waiting in self._waiting.pop(stage.name, []):
+            if found or waiting.needs != stage.name:
+                self._enqueue(waiting)
 
     def _again(self, stage: Stage, reason: str) -> None:
         """Try a stage again whose process ended early; it continues from its own checkpoint.

@@ -4,7 +4,7 @@
     stages/KIND-KEY/stage.json       what the stage is made with, every default written out
                    /result.json      its result
                    /failed.json      why it failed, until it is tried again
-                   /ticket.safetensors, metrics.jsonl, log.txt, checkpoints/, .lock
+                   /ticket.safetensors, metrics.jsonl, log.txt, checkpoints/, levels/, .lock
 
 A folder can be copied into the store of another machine. All of it is untrusted input.
 """

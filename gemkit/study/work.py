@@ -32,7 +32,9 @@ from gemkit.runs.resolved import ResolvedRun, resolve
 from gemkit.runs.setup import Setup, open_fabric, set_up, with_threads
 from gemkit.sanity.measurement import Measurement, measured_numbers
 from gemkit.sanity.trials import fair_control
+from gemkit.study.handover import keeper, start_from
 from gemkit.study.keys import check_data, key_of, search_data
+from gemkit.study.levels import shared_levels
 from gemkit.study.meter import Meter
 from gemkit.study.stage_store import StageResult, StageStore
 from gemkit.study.tracks import bound_in, collapse_in, curve_in
@@ -190,6 +192,10 @@ def _check_key(task: Mapping[str, Any], run: ResolvedRun, registry: Registry) ->
 def _search(job: Job) -> dict[str, Any]:
     """Search for the ticket, and measure it before fine-tuning."""
     run, setup, folder = job.run, job.setup, job.folder
+    levels = shared_levels(run)
+    former = job.task.get("after")
+    if former and start_from(folder, job.task["key"], job.store.folder(former), levels):
+        job.log.say(f"continues from the levels of {former}")
     try:
         check_network(run.recipe, setup.model, density=run.density, on_collapse=run.on_collapse)
         with job.saved() as (listeners, checkpointer):
@@ -204,6 +210,7 @@ def _search(job: Job) -> dict[str, Any]:
                 on_collapse=run.on_collapse,
                 observers=listeners,
                 fabric=setup.fabric,
+                on_ticket=keeper(folder, levels, checkpointer),
                 checkpointer=checkpointer,
                 task=run.task,
             )

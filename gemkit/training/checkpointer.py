@@ -109,15 +109,22 @@ class DiskCheckpointer(Checkpointer):
         since = time.perf_counter() - self._saved_at
         return since >= 60 * self.minutes or (epoch_ended and since * MAX_OVERHEAD >= self._cost)
 
+    def copy_to(self, folder: Path) -> None:
+        """Write the current state to another folder, for another run to continue from."""
+        self._write(CheckpointDir(folder))
+
     def _save(self) -> None:
         """Write the state of all parts."""
         start = time.perf_counter()
+        self._write(self.checkpoints)
+        self._saved_at = time.perf_counter()
+        self._cost = self._saved_at - start
+
+    def _write(self, checkpoints: CheckpointDir) -> None:
         everything = {**self._parts, **self.beside}
         state = {name: part.state_dict() for name, part in everything.items()}
         if self.writes:
-            self.checkpoints.add(Checkpoint(self.run, self._phase, state))
-        self._saved_at = time.perf_counter()
-        self._cost = self._saved_at - start
+            checkpoints.add(Checkpoint(self.run, self._phase, state))
 
     def _stop_if_asked(self, signal: int | None) -> None:
         if signal is not None:
