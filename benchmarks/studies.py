@@ -5,6 +5,7 @@
     python -m benchmarks.studies drivers
     python -m benchmarks.studies overhead --cells 1000
     python -m benchmarks.studies parsl                 (needs gemkit[cluster])
+    python -m benchmarks.studies deaths                (needs gemkit[cluster])
 
 Every study is made twice, undisturbed and disturbed, and all results are compared to the bit.
 Stages append a line to their log when they start and when they are done, so executions can be
@@ -55,8 +56,13 @@ def finished(out: Path, *more: str) -> float:
     began = time.perf_counter()
     process = started(out, *more)
     if process.wait() != 0:
-        raise SystemExit((out.parent / f"{out.name}.log").read_text()[-2000:])
+        raise SystemExit(output(out)[-2000:])
     return time.perf_counter() - began
+
+
+def output(out: Path) -> str:
+    """Return what the drivers of a study printed."""
+    return (out.parent / f"{out.name}.log").read_text()
 
 
 def results(out: Path) -> dict[str, Any]:
@@ -108,30 +114,24 @@ def kill(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def worker(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Kill a worker in the middle of a stage; its driver tries that stage again."""
+    """Kill workers in the middle of a stage; their driver tries that stage again."""
+    from benchmarks.study_deaths import at_work
+
     straight, hurt = folder / "straight", folder / "hurt"
     finished(straight)
-    process, victims = started(hurt), 0
-    while process.poll() is None and victims < 3:
-        time.sleep(4)
-        children = [int(pid) for pid in _children(process.pid)]
-        if children and list(hurt.glob("stages/*/checkpoints")):
-            os.kill(random.Random(victims).choice(children), signal.SIGKILL)
-            victims += 1
+    process, last = started(hurt), 0.0
+    for _ in range(3):
+        os.kill(at_work(hurt, process, since=last), signal.SIGKILL)
+        last = time.time()
     code = process.wait()
     counts, repeated = executions(hurt)
     return {
-        "workers killed": victims,
+        "workers killed": 3,
         "exit code": code,
         "equal to the bit": results(straight) == results(hurt),
         "executions": dict(counts),
         "finished stages that ran again": repeated,
     }
-
-
-def _children(pid: int) -> list[str]:
-    found = Path(f"/proc/{pid}/task").glob("*/children")
-    return [child for file in found for child in file.read_text().split()]
 
 
 def drivers(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -157,6 +157,13 @@ def parsl(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         "seconds on local, parsl:local": [round(one, 1) for one in seconds],
         "equal to the bit": results(local) == results(other),
     }
+
+
+def deaths(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Let workers, blocks and drivers of Parsl die."""
+    from benchmarks.study_deaths import deaths
+
+    return deaths(folder)
 
 
 # --- a thousand cells -----------------------------------------------------------------------------
@@ -244,6 +251,7 @@ MEASURED = {
     "drivers": drivers,
     "overhead": overhead,
     "parsl": parsl,
+    "deaths": deaths,
 }
 
 

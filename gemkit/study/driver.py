@@ -176,7 +176,7 @@ class Driver:
 
     def _record(self, stage: Stage, future: "Future[Any]") -> None:
         if (error := future.exception()) is not None:
-            self._again(stage, str(error) or type(error).__name__)
+            self._again(stage, " ".join(str(error).split()) or type(error).__name__)
             return
         outcome = future.result()
         if outcome["state"] == "done":

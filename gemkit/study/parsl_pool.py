@@ -1,8 +1,9 @@
 """Parsl as an executor of studies: this machine, Slurm, or a configuration of your own.
 
-Parsl's traps are handled here: workers find the environment and the path of the driver, a local
-pool listens on 127.0.0.1, its heartbeats are short, so that a killed driver leaves no workers for
-long, and a local worker that does not start is an error after a deadline instead of silence.
+Parsl's traps are handled here. Workers find the environment and the path of the driver. A local
+pool listens on 127.0.0.1, and its processes end with the driver. A block that is lost is replaced.
+Whatever would wait forever is an error instead: a local worker that does not start, blocks that
+fail one after the other, and the end of the interchange, the process that hands out tasks.
 """
 
 import os
@@ -11,7 +12,8 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +24,23 @@ if TYPE_CHECKING:
     from gemkit.study.executors import Parsl
 
 LOCAL, SLURM = "local", "slurm"
-_PERIOD, _THRESHOLD = 2, 6
-"""Seconds between heartbeats of a local pool, and without one until it is given up."""
+_PERIOD, _THRESHOLD = 2, 30
+"""Seconds between heartbeats of a local pool, and without one until a block is given up."""
+_BLOCKS = 3
+"""So many blocks that fail one after the other end a study."""
+_LEASH = (
+    '( trap "" TERM INT; '
+    "while kill -0 $$; do kill -0 {driver} || {{ kill -TERM 0; break; }}; sleep 1; done; "
+    "sleep {grace}; kill -KILL 0 ) 2> /dev/null &"
+)
+"""Ends a local block, which is a process group, when its script or the driver is gone.
+
+Cancelling a block ends its script and signals the group; another signal would not let stages save.
+"""
+_GRACE = 5
+"""Seconds for stages to save."""
+_TAIL = 300
+"""Characters of the last words of a block."""
 
 
 class ParslPool(Executor):
@@ -33,18 +50,67 @@ class ParslPool(Executor):
         from parsl.concurrent import ParslPoolExecutor
 
         self._temporary = temporary
+        self._executors: list[Any] = list(config.executors)
         self._pool: Any = ParslPoolExecutor(config)
+        self._closed = threading.Event()
+        threading.Thread(target=self._watch, daemon=True).start()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":  # noqa: ANN401
-        """Run a function on a worker."""
+        """Run a function on a worker; if Parsl has stopped, say why and how to continue."""
+        for executor in self._executors:
+            if getattr(executor, "bad_state_is_set", False):
+                raise StudyError(
+                    f"Parsl has stopped: {executor.executor_exception}; finished stages are kept, "
+                    "and the same command continues"
+                )
         future: Future[Any] = self._pool.submit(fn, *args, **kwargs)
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End all workers; stages at work continue from their checkpoints another time."""
-        self._pool.shutdown(wait=wait and not cancel_futures)
+        self._closed.set()
+        if any(_has_no_interchange(executor) for executor in self._executors):
+            self._abandon()
+        else:
+            self._pool.shutdown(wait=wait and not cancel_futures)
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def _watch(self) -> None:
+        """Fail all tasks when the interchange ends: Parsl would wait for them forever."""
+        while not self._closed.wait(1):
+            for executor in self._executors:
+                if _has_no_interchange(executor) and not executor.bad_state_is_set:
+                    lost = StudyError("its interchange, the process that hands out tasks, ended")
+                    executor.set_bad_state_and_fail_all(lost)
+
+    def _abandon(self) -> None:
+        """Cancel all blocks without the interchange, whose answers Parsl would wait for."""
+        import parsl
+
+        for executor in self._executors:
+            if (provider := getattr(executor, "provider", None)) is not None:
+                provider.cancel(list(executor.blocks_to_job_id.values()))
+        parsl.clear()
+
+
+def _has_no_interchange(executor: Any) -> bool:  # noqa: ANN401 - Parsl's
+    """Return whether an executor had an interchange that has ended."""
+    process = getattr(executor, "interchange_proc", None)
+    return process is not None and process.poll() is not None
+
+
+def give_up(executor: Any, status: Mapping[str, Any]) -> None:  # noqa: ANN401 - Parsl's
+    """Stop an executor whose last blocks have all failed, for Parsl to call after every look."""
+    from parsl.jobs.states import JobState
+
+    last = [status[block] for block in sorted(status, key=int)[-_BLOCKS:]]
+    bad = [block for block in last if block.state in (JobState.FAILED, JobState.MISSING)]
+    if len(bad) == _BLOCKS and not executor.bad_state_is_set:
+        words = " ".join(f"{bad[-1].stderr_summary or bad[-1].message or ''}".split())[-_TAIL:]
+        problem = f"{_BLOCKS} blocks failed one after the other, the last with code "
+        problem += f"{bad[-1].exit_code}" + (f": {words}" if words else "")
+        executor.set_bad_state_and_fail_all(StudyError(problem))
 
 
 def start(part: "Parsl", jobs: int, threads: int) -> Executor:
@@ -66,15 +132,14 @@ def _started_local(part: "Parsl", jobs: int, threads: int) -> Executor:
     pool = ParslPool(local_config(part, jobs, threads, folder), folder)
     try:
         pool.submit(os.getpid).result(timeout=part.deadline)
-    except TimeoutError as error:
+    except BaseException as error:
         pool.shutdown(cancel_futures=True)
-        raise StudyError(
-            f"no worker of Parsl has started within {part.deadline:g} s; set -o "
-            "executor.deadline to wait longer, or use --on local"
-        ) from error
-    except BaseException:
-        pool.shutdown(cancel_futures=True)
-        raise
+        if not isinstance(error, Exception):
+            raise
+        why = f"({' '.join(str(error).split())}); mend that"
+        if isinstance(error, TimeoutError):
+            why = f"within {part.deadline:g} s; set -o executor.deadline to wait longer"
+        raise StudyError(f"no worker of Parsl has started {why}, or use --on local") from error
     return pool
 
 
@@ -85,6 +150,7 @@ def local_config(part: "Parsl", jobs: int, threads: int, folder: Path) -> Any:  
     from parsl.providers import LocalProvider
 
     _find_programs()
+    leash = _LEASH.format(driver=os.getpid(), grace=_GRACE)
     executor = HighThroughputExecutor(
         label="gemkit",
         address="127.0.0.1",
@@ -93,13 +159,16 @@ def local_config(part: "Parsl", jobs: int, threads: int, folder: Path) -> Any:  
         available_accelerators=part.gpus or (),
         heartbeat_period=_PERIOD,
         heartbeat_threshold=_THRESHOLD,
+        block_error_handler=give_up,
+        interchange_launch_cmd=_interchange(),
         provider=LocalProvider(
-            init_blocks=1, max_blocks=1, worker_init=worker_init(threads, part.setup)
+            init_blocks=1,
+            min_blocks=1,
+            max_blocks=1,
+            worker_init=f"{leash}\n{worker_init(threads, part.setup)}",
         ),
     )
-    return Config(
-        executors=[executor], run_dir=str(folder), initialize_logging=False, strategy="none"
-    )
+    return Config(executors=[executor], run_dir=str(folder), initialize_logging=False)
 
 
 def slurm_config(part: "Parsl", threads: int) -> Any:  # noqa: ANN401 - Parsl's
@@ -130,9 +199,17 @@ def slurm_config(part: "Parsl", threads: int) -> Any:  # noqa: ANN401 - Parsl's
         max_workers_per_node=part.workers,
         cores_per_worker=1e-6,
         available_accelerators=part.gpus or (),
+        block_error_handler=give_up,
+        interchange_launch_cmd=_interchange(),
         provider=provider,
     )
     return Config(executors=[executor])
+
+
+def _interchange() -> list[str]:
+    """Return the command of an interchange that ends with this process."""
+    program = Path(__file__).with_name("interchange.py")
+    return [sys.executable, "-P", str(program), str(os.getpid())]
 
 
 def worker_init(threads: int, setup: str) -> str:

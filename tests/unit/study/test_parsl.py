@@ -1,8 +1,13 @@
 """Parsl: a local pool for real, and the submit script of Slurm."""
 
 import os
+import signal
 import stat
+import subprocess
+import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +16,17 @@ from gemkit.study.executors import Parsl
 
 pytest.importorskip("parsl", reason="Parsl is not installed: gemkit[cluster]")
 
-from gemkit.study.parsl_pool import ParslPool, slurm_config, start, worker_init
+from parsl.jobs.states import JobState, JobStatus
+
+from gemkit.study import interchange
+from gemkit.study.parsl_pool import (
+    _LEASH,
+    ParslPool,
+    give_up,
+    slurm_config,
+    start,
+    worker_init,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Parsl leaves sockets open
 
@@ -32,6 +47,90 @@ def test_a_local_pool_answers_and_leaves_nothing(tmp_path, monkeypatch):
     finally:
         pool.shutdown(cancel_futures=True)
     assert list(tmp_path.iterdir()) == []
+
+
+def ends(pid, seconds=30):
+    """Return whether a process ends soon; a zombie has ended."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_the_end_of_the_interchange_is_an_error_that_says_how_to_continue(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pool = start(Parsl(site="local"), jobs=1, threads=1)
+    try:
+        worker = pool.submit(os.getpid).result(60)
+        lost = pool.submit(os.system, "sleep 600")
+        pool._executors[0].interchange_proc.kill()
+        assert "interchange" in str(lost.exception(60))
+        with pytest.raises(StudyError, match=r"finished stages are kept, and the same command"):
+            pool.submit(os.getpid)
+    finally:
+        pool.shutdown(cancel_futures=True)
+    assert ends(worker)
+
+
+def test_blocks_that_fail_one_after_the_other_end_a_study():
+    stopped = []
+    executor = SimpleNamespace(bad_state_is_set=False, set_bad_state_and_fail_all=stopped.append)
+    failed = JobStatus(JobState.FAILED, message="no such file", exit_code=127)
+    fine = JobStatus(JobState.COMPLETED)
+    give_up(executor, {"0": failed, "1": failed})
+    give_up(executor, {"8": failed, "9": fine, "10": failed, "11": failed})
+    assert not stopped
+    give_up(executor, {"8": fine, "9": failed, "10": failed, "11": failed})
+    [error] = stopped
+    assert str(error) == (
+        "3 blocks failed one after the other, the last with code 127: no such file"
+    )
+
+
+@pytest.mark.parametrize("dies", ["driver", "script"])
+def test_a_local_block_ends_with_its_driver_and_its_script(dies):
+    driver = subprocess.Popen(["sleep", "60"])
+    script = (
+        f"{_LEASH.format(driver=driver.pid, grace=0)}\n(trap '' TERM; sleep 60) & echo $!; wait"
+    )
+    with subprocess.Popen(
+        ["bash", "-c", script], stdout=subprocess.PIPE, text=True, process_group=0
+    ) as block:
+        inner = int(block.stdout.readline())
+        (driver if dies == "driver" else block).kill()
+        driver.wait() if dies == "driver" else block.wait()
+        assert ends(inner), "it ignores SIGTERM, and is killed"
+    driver.kill()
+    driver.wait()
+
+
+def test_the_interchange_ends_with_its_driver():
+    program = [sys.executable, "-P", interchange.__file__]
+    theirs, own = os.pipe()  # its input stays open, or the end of that would end it
+    code = (
+        "import os, subprocess, sys\n"
+        f"child = subprocess.Popen([*{program!r}, str(os.getpid())], stdin={theirs})\n"
+        "print(child.pid, flush=True)\nsys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        pass_fds=[theirs],
+        text=True,
+    ) as driver:
+        child = int(driver.stdout.readline())
+        driver.send_signal(signal.SIGKILL)
+    try:
+        assert ends(child)
+    finally:
+        os.close(own)
+        os.close(theirs)
 
 
 def test_a_pool_that_does_not_start_is_an_error_after_a_deadline():
