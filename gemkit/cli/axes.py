@@ -109,8 +109,11 @@ def values_in(text: str, *, plain: bool) -> list[Any]:
     """Read the values of an axis; text in TOML's own syntax, such as a list, is one value."""
     from gemkit.cli.configure import parse_value
 
-    if not plain and not isinstance(whole := parse_value(text), str):
-        return [whole]
+    if not plain:
+        if not isinstance(whole := parse_value(text), str):
+            return [whole]
+        if isinstance(several := parse_value(f"[{text}]"), list) and several:
+            return several  # also lists, which have commas of their own
     parts = [part.strip() for part in text.split(",")]
     if "" in parts:
         raise OptionError(f"{text!r} has an empty value; separate values by single commas")

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gemkit.cli.axes import values_in
 from gemkit.core.errors import OptionError
 from gemkit.study.grid import Grid, canonical, grid_from, read_grid, replaced
 
@@ -174,3 +175,19 @@ def test_options_replace_what_a_file_says():
     zipped = grid_from({"zip": [{"density": [0.1], "pruner": ["snip"]}]})
     with pytest.raises(OptionError, match="in a zip of the study file"):
         replaced(zipped, {("density",): [0.2]})
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("0.1,1.0", [0.1, 1.0]),
+        ("[30, 60],[40, 80]", [[30, 60], [40, 80]]),
+        ("[30, 60]", [[30, 60]]),
+        ("sgd,adam", ["sgd", "adam"]),
+        ("sgd,0.5", ["sgd", 0.5]),
+        ('"a,b","c"', ["a,b", "c"]),
+        ("true", [True]),
+    ],
+)
+def test_values_of_an_axis_on_the_command_line(text, values):
+    assert values_in(text, plain=False) == values
