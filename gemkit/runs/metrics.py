@@ -16,6 +16,8 @@ from gemkit.core.events import Collapsed, EpochEnded, Event, Froze, Noted, Phase
 from gemkit.core.state import StateDict, checked_count
 from gemkit.core.text import escaped, number_of
 
+_TAIL, _FURTHEST = 1 << 16, 1 << 24
+"""Bytes at the end of a file to look for a line in: at first, and at most."""
 _NAMES = {EpochEnded: "epoch", Froze: "freeze", Collapsed: "collapse"}
 
 
@@ -81,15 +83,24 @@ def _fields(event: Event) -> dict[str, Any]:
     return fields
 
 
-def last_line(path: Path, having: str = "event", most: int = 1 << 16) -> Mapping[str, Any]:
-    """Return the last complete line that has this field, or an empty one."""
-    within = path.parent
+def last_line(path: Path, having: str = "event") -> Mapping[str, Any]:
+    """Return the last complete line that has this field, or an empty one.
+
+    It is looked for from the end, ever further back, up to a bound: the file is untrusted.
+    """
+    within, reach = path.parent, _TAIL
     with suppress(OSError, ValueError, RecursionError), open_plain(path, within=within) as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - most))
-        for line in reversed(file.read(most).splitlines(keepends=True)):
-            data = json.loads(line) if line.endswith(b"\n") else None
-            if isinstance(data, dict) and having in data:
-                return data
+        size = os.fstat(file.fileno()).st_size
+        while reach <= _FURTHEST:
+            file.seek(max(0, size - reach))
+            lines = file.read(min(size, reach)).splitlines(keepends=True)
+            for line in reversed(lines if size <= reach else lines[1:]):  # the first may be cut
+                data = json.loads(line) if line.endswith(b"\n") else None
+                if isinstance(data, dict) and having in data:
+                    return data
+            if size <= reach:
+                break
+            reach *= 16
     return {}
 
 

@@ -73,6 +73,15 @@ def test_an_error_is_the_last_line_of_the_metrics():
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is full")
+def test_the_last_line_is_found_behind_long_ones(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    epoch, error = {"event": "epoch", "epoch": 3}, {"event": "error", "message": "x" * 200_000}
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in (epoch, error)) + '{"cut')
+    assert last_line(file) == error
+    assert last_line(file, having="epoch") == epoch
+    assert last_line(file, having="nothing") == {}
+
+
 def test_metrics_are_closed_where_the_disk_is_too_full_for_the_error():
     write = Metrics(Path("metrics.jsonl"))
     with Path("/dev/full").open("ab") as full:
