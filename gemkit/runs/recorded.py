@@ -158,9 +158,9 @@ def curves_of(lines: Iterable[Mapping[str, Any]]) -> dict[str, list[Record]]:
 
 
 def bound_of(lines: Iterable[Mapping[str, Any]]) -> list[list[float]]:
-    """Return the densities that freezes allow, by the epochs of the search before each of them.
+    """Return the epochs of the search before every freeze, and the fraction alive after it.
 
-    A freeze follows the line of the epoch at whose end it is, also when the clock was rewound.
+    A freeze follows the line of its epoch. Steps would not do: rewinding turns them back.
     """
     bound: list[list[float]] = []
     epoch = 0
@@ -168,7 +168,9 @@ def bound_of(lines: Iterable[Mapping[str, Any]]) -> list[list[float]]:
         if one.get("event") == "epoch" and one.get("phase") == "search":
             epoch += 1
         elif one.get("event") == "freeze":
-            bound.append([epoch, one.get("target", 1.0)])
+            alive, prunable = one.get("alive"), one.get("prunable")
+            if isinstance(alive, int) and isinstance(prunable, int) and prunable > 0:
+                bound.append([epoch, alive / prunable])
     return bound
 
 

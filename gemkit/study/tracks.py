@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gemkit.core.atomic_io import open_plain
+from gemkit.runs.recorded import bound_of
 from gemkit.study.stage_store import Epoch
 
 
@@ -27,17 +28,10 @@ def curve_in(metrics: Path, phase: str) -> list[Epoch]:
 
 
 def bound_in(metrics: Path) -> list[tuple[float, float]]:
-    """Return the epochs of the search before every freeze, and the fraction alive after it.
-
-    A freeze follows the line of its epoch. Steps would not do: rewinding turns them back.
-    """
-    epochs, bound = 0, []
-    for line in _events(metrics, "epoch", "freeze"):
-        if line["event"] == "freeze":
-            bound.append((float(epochs), line["alive"] / line["prunable"]))
-        elif line["phase"] == "search":
-            epochs += 1
-    return bound
+    """Return the epochs of the search before every freeze, and the fraction alive after it."""
+    return [
+        (float(epochs), alive) for epochs, alive in bound_of(_events(metrics, "epoch", "freeze"))
+    ]
 
 
 def collapse_in(metrics: Path) -> str | None:

@@ -35,7 +35,8 @@ def test_a_run_is_a_record_with_curves_strength_and_bound(folder):
     assert (own["pruner"], own["model"], own["dataset"]) == ("gem_miner", "conv4", "fake")
     assert [one["epoch"] for one in own["curves"]["search"]] == [1, 2, 3, 4]
     assert all(one["strength"] > 0 for one in own["curves"]["search"])
-    assert own["bound"] == [[3, 0.3]], "one freeze, at the end of the third of four epochs"
+    [[epochs, alive]] = own["bound"]
+    assert (epochs, round(alive, 3)) == (3, 0.3), "one freeze, at the end of the third of four epochs"
     assert set(own["controls"]) == {"shuffle", "permute"}
     assert (other["seed"], set(other["controls"])) == (1, {"shuffle", "permute"})
     trials = json.loads((folder / "one" / "checks.json").read_text())["trials"]
@@ -162,8 +163,10 @@ def test_seeds_are_pooled_if_data_and_plugins_are_the_same(tmp_path, change, gro
 
 def test_freezes_count_epochs_also_when_the_clock_is_rewound():
     epoch = {"event": "epoch", "phase": "search"}
-    freeze = [{"event": "freeze", "step": 10, "target": one} for one in (0.8, 0.64)]
-    assert bound_of([epoch, epoch, freeze[0], epoch, freeze[1]]) == [[2, 0.8], [3, 0.64]]
+    freeze = [{"event": "freeze", "alive": one, "prunable": 100} for one in (80, 64)]
+    damaged = [{"event": "freeze"}, {"event": "freeze", "alive": "1", "prunable": 0}]
+    lines = [epoch, epoch, freeze[0], epoch, *damaged, freeze[1]]
+    assert bound_of(lines) == [[2, 0.8], [3, 0.64]]
     assert curves_of([{"event": "epoch", "phase": "x"}, *freeze]) == {"search": [], "finetune": []}
 
 
