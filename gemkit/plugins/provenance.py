@@ -54,16 +54,18 @@ def add_version(versions: dict[str, str], name: str, number: str) -> None:
         own = f"{name} ({count})"
 
 
-def hashes_of(network: Custom) -> Iterator[tuple[str, str]]:
-    """Yield names and hashes of the files that a user's own network is made of.
+def hashes_of(network: Custom | LibraryNet) -> Iterator[tuple[str, str]]:
+    """Yield names and hashes of the files that a network is made of, besides those of libraries.
 
-    They are the file of its module, which is not imported for that, and the file of its weights.
-    Modules that it imports are not followed. A file that is missing is left to the error that
-    building the network raises.
+    They are the file of its weights, and of a user's own network the file of its module, which is
+    not imported for that. Modules that it imports are not followed. A file that is missing is left
+    to the error that building the network raises.
     """
-    address = network.function.partition(":")[0]
-    module = _module_file(address)
-    files = [] if module is None else [(address, Path(module))]
+    files = []
+    if isinstance(network, Custom):
+        address = network.function.partition(":")[0]
+        module = _module_file(address)
+        files += [] if module is None else [(address, Path(module))]
     if network.weights is not None:
         files.append((Path(network.weights).name, Path(network.weights)))
     for name, file in files:

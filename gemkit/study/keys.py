@@ -115,7 +115,7 @@ def _runtime(runtime: Runtime, full: bool) -> dict[str, Any]:
 
 
 def _plugins(parts: list[Any], registry: Registry) -> dict[str, str]:
-    """Return the versions of plugins, and hashes of plugin files and of a user's own network.
+    """Return the versions of plugins, and hashes of plugin files, own networks and weights.
 
     Another version of a plugin is another method. gemkit, torch and the libraries of networks are
     recorded with results instead: a patch release would void every study.
@@ -124,7 +124,7 @@ def _plugins(parts: list[Any], registry: Registry) -> dict[str, str]:
     versions = versions_of(parts, registry)
     own = {name: number for name, number in versions.items() if name not in libraries}
     for part in parts:
-        if isinstance(part, Custom):
+        if isinstance(part, Custom | LibraryNet):
             for name, number in hashes_of(part):
                 add_version(own, name, number)
     return own

@@ -9,6 +9,7 @@ from studies import cells_of
 import gemkit.study.keys as keys
 from gemkit import MeasuredScores, load_plugins
 from gemkit.models.custom import Custom
+from gemkit.models.from_timm import Timm
 from gemkit.plugins.provenance import versions_of
 from gemkit.study.keys import changed, key_of
 from gemkit.study.stage_store import StageStore
@@ -212,9 +213,17 @@ def test_a_changed_module_of_an_own_network_is_another_network(tmp_path, monkeyp
     assert stages(model=f"{address}:net").search not in found, "the error comes when it is built"
 
 
-def test_changed_weights_of_an_own_network_are_another_network(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "network",
+    [
+        Custom(function="nowhere_to_be_found:net", weights="some.pth"),
+        Timm(network="resnet18", weights="some.pth"),
+    ],
+    ids=["own", "timm"],
+)
+def test_changed_weights_of_a_network_are_another_network(network, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    network, found = Custom(function="nowhere_to_be_found:net", weights="some.pth"), []
+    found = []
     for content in (b"one", b"two"):
         (tmp_path / "some.pth").write_bytes(content)
         found.append(keys._plugins([network], load_plugins(only=())))
