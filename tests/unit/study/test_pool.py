@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import wait
 from pathlib import Path
@@ -62,6 +63,25 @@ def test_cancelling_does_not_start_what_waits_and_stops_what_runs():
         running.result(0)  # a stage would have saved; time.sleep has nothing to save
     with pytest.raises(RuntimeError, match="closed"):
         pool.submit(os.getpid)
+
+
+class Emptied:
+    """A queue that another thread empties between a look and a `get`, which would wait forever."""
+
+    def __init__(self, queue):
+        self.put, self.get, self.get_nowait = queue.put, queue.get, queue.get_nowait
+
+    def empty(self):
+        return False
+
+
+def test_cancelling_never_waits_for_a_task_that_is_gone():
+    pool = LocalPool([{}])
+    pool._tasks = Emptied(pool._tasks)
+    closing = threading.Thread(target=pool.shutdown, kwargs={"cancel_futures": True}, daemon=True)
+    closing.start()
+    closing.join(10)
+    assert not closing.is_alive()
 
 
 PARENT = """
