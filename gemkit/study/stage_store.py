@@ -11,7 +11,8 @@ A folder can be copied into the store of another machine. All of it is untrusted
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -193,16 +194,28 @@ class StageStore:
 
     def check_same(self, stage: Stage) -> None:
         """Refuse a stage that was made with other defaults than those of today."""
-        try:
-            recorded = json.loads(read(self.folder(stage.name).path / _STAGE, within=self.path))
-        except (OSError, ValueError, RecursionError):
-            return  # the result alone says enough; files of a folder may be lost on the way
-        about = recorded.get("about") if isinstance(recorded, dict) else None
-        if other := changed(about, json.loads(json.dumps(stage.about))) if about else []:
+        if other := self.changes(stage.name, stage.about):
             raise OptionError(
                 f"{self.folder(stage.name).path} was made when a default was another: "
                 f"{escaped('; '.join(other))}; set it to what it was, or give another --out"
             )
+
+    def changes(self, stage: str, about: Mapping[str, JsonValue]) -> list[str]:
+        """List the settings of a stage that have changed since it was started."""
+        try:
+            recorded = json.loads(read(self.folder(stage).path / _STAGE, within=self.path))
+        except (OSError, ValueError, RecursionError):
+            return []  # the result alone says enough; files of a folder may be lost on the way
+        known = recorded.get("about") if isinstance(recorded, dict) else None
+        return changed(known, json.loads(json.dumps(about))) if known else []
+
+    def tidy(self, stages: Iterable[str]) -> None:
+        """Remove the checkpoints of finished stages whose process was killed before it did so."""
+        for stage in stages:
+            folder = self.folder(stage)
+            if os.path.lexists(folder.checkpoints) and not folder.is_locked():
+                with suppress(OSError, StorageError):
+                    folder.finish()
 
     def begin(self, stage: str, about: Mapping[str, JsonValue]) -> None:
         """Record what a stage is made with, and forget that it failed."""

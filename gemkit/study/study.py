@@ -177,6 +177,7 @@ class Study:
         """
         self.store.make()
         board = Board.of(self.name, self.cells, self.store)
+        self.store.tidy(board.results)
         if board.missing():
             self._load_data(board, download=download)
         self.store.write_cells(self.name, [cell.info for cell in self.cells])

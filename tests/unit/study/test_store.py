@@ -20,6 +20,16 @@ CELLS = cells_of(TINY, checks=["shuffle"], seeds=2)
 NAME = CELLS[0].info.search
 
 
+def test_checkpoints_of_a_finished_stage_are_removed(tmp_path):
+    store = StageStore(tmp_path)
+    for name in ("killed", "at work", "clean"):
+        (store.folder(name).path / ("x" if name == "clean" else "checkpoints")).mkdir(parents=True)
+    with store.folder("at work").locked():
+        store.tidy(["killed", "at work", "clean"])
+    left = [path.parent.name for path in tmp_path.glob("stages/*/checkpoints")]
+    assert left == ["at work"], "its process is about to remove them"
+
+
 @pytest.fixture
 def study(tmp_path):
     """A study whose stages never ran."""
