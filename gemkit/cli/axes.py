@@ -31,6 +31,7 @@ _PATHS: dict[str, tuple[str, ...]] = {
     "metric": ("metric",),
     "objective": ("objective",),
     "device": ("runtime.device",),
+    "devices": ("runtime.devices",),
     "threads": ("runtime.threads",),
     "precision": ("runtime.precision",),
     **{role: (f"recipe.{role}",) for role in ROLES if role != "objective"},
@@ -93,6 +94,7 @@ axis_options = bundle(
         ),
         "metric": _axis("Training", "--metric", "What is measured.", "the objective's"),
         "device": _axis("Machine", "--device", "auto, cpu, cuda or mps.", "auto"),
+        "devices": _axis("Machine", "--devices", "Devices that share every batch of a run.", "1"),
         "threads": _axis("Machine", "--threads", "Threads of each run, on the CPU.", "1"),
         "precision": _axis("Machine", "--precision", "32, bf16, fp16 or 64.", "32"),
         "compile": option(

@@ -85,7 +85,7 @@ def study() -> None:
     "--jobs",
     "Stages at once.",
     least=1,
-    show_default="one for each GPU, or cores ÷ threads",
+    show_default="one for each GPU, or cores ÷ threads; ÷ devices",
 )
 @option(
     "Output",

@@ -154,11 +154,6 @@ def _cell(
 ) -> Cell:
     typed = model_argument(config.model)
     run = resolve(registry, config, typed if isinstance(config.model, str) else None)
-    if run.runtime.devices > 1:
-        raise OptionError(
-            f"devices = {run.runtime.devices}: the stages of a study have one device each; use "
-            "`gemkit run --devices` for runs that share their batches among several"
-        )
     label = _label(run, point)
     folder = config.run.data_dir if data_dir is None else str(data_dir)
     task = {

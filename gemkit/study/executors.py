@@ -15,12 +15,12 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class Local(StudyExecutor):
-    """Processes of this machine, one GPU each if there are any."""
+    """Processes of this machine, with GPUs of their own if there are any."""
 
     name = "local"
 
     def jobs(self, threads: int, devices: int) -> int:
-        """One for each GPU, or as many as the cores have room for."""
+        """One for each GPU or group of GPUs, or as many as the cores have room for."""
         gpus = visible_gpus()
         if len(gpus) >= devices:
             return len(gpus) // devices
@@ -69,7 +69,7 @@ class Parsl(StudyExecutor):
         """Start Parsl, and check that a local worker answers."""
         from gemkit.study.parsl_pool import start
 
-        return start(self, jobs, threads)
+        return start(self, jobs, threads, devices)
 
 
 def environment(place: int, threads: int, devices: int) -> Mapping[str, str]:

@@ -24,10 +24,11 @@ def shared_levels(run: ResolvedRun) -> tuple[float, ...]:
     """Return the densities of all freezes but the last, if these do not depend on the target.
 
     Learned scores, growth and objectives other than cross-entropy may depend on the target, or on
-    the length of the search.
+    the length of the search. Runs on several devices share none.
     """
     recipe = run.recipe
     ordinary = recipe.objective is None and recipe.grow is None and not run.task.to_data()
+    ordinary = ordinary and run.runtime.devices == 1
     if not isinstance(recipe.schedule, Iterative) or isinstance(recipe.scores, LearnedScores):
         return ()
     if not ordinary or recipe.density is not None:

@@ -113,7 +113,7 @@ def give_up(executor: Any, status: Mapping[str, Any]) -> None:  # noqa: ANN401 -
         executor.set_bad_state_and_fail_all(StudyError(problem))
 
 
-def start(part: "Parsl", jobs: int, threads: int) -> Executor:
+def start(part: "Parsl", jobs: int, threads: int, devices: int = 1) -> Executor:
     """Start Parsl for an executor part."""
     try:
         import parsl  # noqa: F401 - only whether it is there
@@ -122,14 +122,16 @@ def start(part: "Parsl", jobs: int, threads: int) -> Executor:
             "Parsl is not installed; `pip install gemkit[cluster]`, or use --on local"
         ) from error
     if part.site == LOCAL:
-        return _started_local(part, jobs, threads)
-    return ParslPool(slurm_config(part, threads) if part.site == SLURM else _config_in(part.site))
+        return _started_local(part, jobs, threads, devices)
+    if part.site == SLURM:
+        return ParslPool(slurm_config(part, threads, devices))
+    return ParslPool(_config_in(part.site))
 
 
-def _started_local(part: "Parsl", jobs: int, threads: int) -> Executor:
+def _started_local(part: "Parsl", jobs: int, threads: int, devices: int) -> Executor:
     """Start workers on this machine, and wait until one of them answers."""
     folder = Path(tempfile.mkdtemp(prefix="gemkit-parsl-"))
-    pool = ParslPool(local_config(part, jobs, threads, folder), folder)
+    pool = ParslPool(local_config(part, jobs, threads, devices, folder), folder)
     try:
         pool.submit(os.getpid).result(timeout=part.deadline)
     except BaseException as error:
@@ -143,7 +145,7 @@ def _started_local(part: "Parsl", jobs: int, threads: int) -> Executor:
     return pool
 
 
-def local_config(part: "Parsl", jobs: int, threads: int, folder: Path) -> Any:  # noqa: ANN401
+def local_config(part: "Parsl", jobs: int, threads: int, devices: int, folder: Path) -> Any:  # noqa: ANN401
     """Return a configuration for this machine."""
     from parsl.config import Config
     from parsl.executors import HighThroughputExecutor
@@ -156,7 +158,7 @@ def local_config(part: "Parsl", jobs: int, threads: int, folder: Path) -> Any:  
         address="127.0.0.1",
         max_workers_per_node=jobs,
         cores_per_worker=1e-6,  # jobs says how many workers there are
-        available_accelerators=part.gpus or (),
+        available_accelerators=accelerators(part.gpus, devices),
         heartbeat_period=_PERIOD,
         heartbeat_threshold=_THRESHOLD,
         block_error_handler=give_up,
@@ -171,7 +173,7 @@ def local_config(part: "Parsl", jobs: int, threads: int, folder: Path) -> Any:  
     return Config(executors=[executor], run_dir=str(folder), initialize_logging=False)
 
 
-def slurm_config(part: "Parsl", threads: int) -> Any:  # noqa: ANN401 - Parsl's
+def slurm_config(part: "Parsl", threads: int, devices: int = 1) -> Any:  # noqa: ANN401 - Parsl's
     """Return a configuration for Slurm; its run folder is on the disk that nodes share."""
     from parsl.config import Config
     from parsl.executors import HighThroughputExecutor
@@ -198,12 +200,18 @@ def slurm_config(part: "Parsl", threads: int) -> Any:  # noqa: ANN401 - Parsl's
         label="gemkit",
         max_workers_per_node=part.workers,
         cores_per_worker=1e-6,
-        available_accelerators=part.gpus or (),
+        available_accelerators=accelerators(part.gpus, devices),
         block_error_handler=give_up,
         interchange_launch_cmd=_interchange(),
         provider=provider,
     )
     return Config(executors=[executor])
+
+
+def accelerators(gpus: int, devices: int) -> list[str]:
+    """Return the GPUs of each worker of a node, as CUDA_VISIBLE_DEVICES names them."""
+    groups = [range(first, first + devices) for first in range(0, gpus - devices + 1, devices)]
+    return [",".join(map(str, group)) for group in groups]
 
 
 def _interchange() -> list[str]:

@@ -4,10 +4,10 @@ The folder of the stage is locked while it works. Its checkpoints are those of a
 whose process was killed continues from its last one, to the same bits.
 """
 
+import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, chdir, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, chdir
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -15,8 +15,14 @@ from typing import Any
 
 import torch
 
-from gemkit.core.errors import CollapseError, GemkitError, OptionError, Stopped, StorageError
-from gemkit.data.fingerprint import check_same
+from gemkit.core.errors import (
+    CollapseError,
+    DataError,
+    GemkitError,
+    OptionError,
+    Stopped,
+    StorageError,
+)
 from gemkit.plugins.current import in_use
 from gemkit.plugins.loader import load_plugins
 from gemkit.plugins.registry import Registry
@@ -26,80 +32,46 @@ from gemkit.runs import signals
 from gemkit.runs.checking import make_checks, run_context
 from gemkit.runs.directory import RunDir
 from gemkit.runs.failures import explained
-from gemkit.runs.metrics import Log, Metrics
+from gemkit.runs.metrics import Log
 from gemkit.runs.read_config import config_from
 from gemkit.runs.resolved import ResolvedRun, resolve
-from gemkit.runs.setup import Setup, open_fabric, set_up, with_threads
+from gemkit.runs.setup import open_fabric, set_up, with_threads
 from gemkit.sanity.measurement import Measurement, measured_numbers
 from gemkit.sanity.trials import fair_control
+from gemkit.study.group import carry_out_together
 from gemkit.study.handover import keeper, start_from
+from gemkit.study.job import Job
 from gemkit.study.keys import check_data, key_of, search_data
 from gemkit.study.levels import shared_levels
 from gemkit.study.meter import Meter
 from gemkit.study.stage_store import StageResult, StageStore
 from gemkit.study.tracks import bound_in, collapse_in, curve_in
 from gemkit.tickets.ticket import Ticket
-from gemkit.training.checkpointer import DiskCheckpointer
-from gemkit.training.loop import Listener
 
 _SAVED = "what was saved stays, and the same command continues from there"
-
-
-@dataclass(frozen=True)
-class Job:
-    """A stage at work: its run, data and network, its folder, and what saves and records it."""
-
-    task: Mapping[str, Any]
-    run: ResolvedRun
-    setup: Setup
-    registry: Registry
-    store: StageStore
-    folder: RunDir
-    meter: Meter
-    log: Log
-
-    @contextmanager
-    def saved(self) -> Iterator[tuple[list[Listener], DiskCheckpointer]]:
-        """Yield listeners and a checkpointer for a phase; a signal stops it at its next step."""
-        with signals.deferred() as stop, Metrics(self.folder.metrics) as metrics:
-            checkpointer = DiskCheckpointer(
-                self.folder.checkpoints,
-                self.task["key"],
-                minutes=self.run.settings.checkpoint_minutes,
-                beside={"metrics": metrics, "meter": self.meter},
-                asked_to_stop=stop.requested,
-                warn=self.log.say,
-            )
-            if checkpointer.phase is None:
-                metrics.clear()
-            self.log.say(f"resumed in {checkpointer.phase}" if checkpointer.phase else "began")
-            yield [metrics, self.log], checkpointer
-
-    def ticket(self) -> Ticket:
-        """Load the ticket of the search that this stage needs, found on the same data."""
-        name = f"search-{self.task['search']}"
-        known = self.store.result(name)
-        ticket = Ticket.load(self.store.folder(name).ticket, within=self.store.path)
-        if known is None or known.ticket != ticket.digest():
-            raise StorageError(
-                f"the ticket in {self.store.folder(name).path} is not the one its result was "
-                "measured with; remove that folder to search again"
-            )
-        check_same(
-            ticket.info.data,
-            self.setup.data.fingerprint,
-            "the ticket was found on",
-            "restore them, or start another study",
-        )
-        return ticket
 
 
 def carry_out(task: Mapping[str, Any]) -> dict[str, Any]:
     """Carry out a stage, unless it is done already, and return how that ended.
 
     `state` is done, failed (with a `reason`), stopped (by a signal, and saved), or busy: another
-    process works on the same stage.
+    process works on the same stage. A stage on several devices gets processes of its own.
     """
+    if task["config"]["runtime"].get("devices", 1) > 1:
+        return carry_out_together(task)
+    return work_on(task)
+
+
+def join(task: Mapping[str, Any]) -> None:
+    """Do what the first of several processes of a stage does, in a folder for the time being."""
+    store, name = StageStore(Path(task["store"])), f"{task['kind']}-{task['key']}"
+    with tempfile.TemporaryDirectory() as path, chdir(task["cwd"]):
+        folder = RunDir(Path(path))
+        _measure(task, store, name, folder, Log(folder.log), first=False)
+
+
+def work_on(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Carry out a stage in this process, or as the first of several."""
     store = StageStore(Path(task["store"]))
     name = f"{task['kind']}-{task['key']}"
     folder = store.folder(name)
@@ -127,11 +99,21 @@ def carry_out(task: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _measure(
-    task: Mapping[str, Any], store: StageStore, name: str, folder: RunDir, log: Log
+    task: Mapping[str, Any],
+    store: StageStore,
+    name: str,
+    folder: RunDir,
+    log: Log,
+    *,
+    first: bool = True,
 ) -> dict[str, Any]:
-    """Carry out a stage in its folder, and write its result."""
+    """Carry out a stage in its folder, and write its result; only the first process does that."""
     meter = Meter()
-    store.begin(name, task["about"])
+    if first:
+        if store.changes(name, task["about"]):
+            folder.finish()
+            log.say("a default has changed since it was saved, so it starts again")
+        store.begin(name, task["about"])
     log.say("started")
     registry = _registry(tuple(task["plugins"]))
     run = resolve(registry, config_from(task["config"]), task["model"])
@@ -147,8 +129,10 @@ def _measure(
         )
         _check_key(task, run, registry)
         run = run.with_learning_rates(setup.data)
-        job = Job(task, run, setup, registry, store, folder, meter, log)
+        job = Job(task, run, setup, registry, store, folder, meter, log, first)
         found = _KINDS[task["kind"]](job)
+    if not first:
+        return {"state": "done"}
     metric = run.task.metric
     result = StageResult(
         stage=name,
@@ -156,7 +140,7 @@ def _measure(
         higher_is_better=metric.higher_is_better,
         data=setup.data.fingerprint,
         seconds=round(job.meter.seconds, 3),
-        cpu_seconds=round(job.meter.cpu, 3),
+        cpu_seconds=round(job.meter.cpu * setup.fabric.world_size, 3),  # all work as long
         device=str(setup.fabric.device),
         versions={"gemkit": version("gemkit"), "torch": torch.__version__, **run.plugins},
         **found,
@@ -193,9 +177,9 @@ def _search(job: Job) -> dict[str, Any]:
     """Search for the ticket, and measure it before fine-tuning."""
     run, setup, folder = job.run, job.setup, job.folder
     levels = shared_levels(run)
-    former = job.task.get("after")
-    if former and start_from(folder, job.task["key"], job.store.folder(former), levels):
-        job.log.say(f"continues from the levels of {former}")
+    former = job.former()
+    if former is not None and start_from(folder, job.task["key"], former, levels):
+        job.log.say(f"continues from the levels of {former.path.name}")
     try:
         check_network(run.recipe, setup.model, density=run.density, on_collapse=run.on_collapse)
         with job.saved() as (listeners, checkpointer):
@@ -217,7 +201,8 @@ def _search(job: Job) -> dict[str, Any]:
     except CollapseError as error:
         return {"collapse": _short(error), "curve": curve_in(folder.metrics, "search")}
     ticket = setup.label(ticket, run.plugins)
-    ticket.save(folder.ticket, within=job.store.path)
+    if job.first:
+        ticket.save(folder.ticket, within=job.store.path)
     return {
         "before": setup.measure(ticket),
         "kept": ticket.kept,
@@ -255,8 +240,8 @@ def _check(job: Job) -> dict[str, Any]:
         if isinstance(check, Measurement):
             return {"numbers": measured_numbers(check, ticket, context)}
         control = fair_control(check, ticket, context)
-    except StorageError:
-        raise
+    except (StorageError, DataError):
+        raise  # the next run may have more luck
     except GemkitError as error:
         return {"unmade": _short(error)}
     about = {"kept": control.kept, "prunable": control.prunable}

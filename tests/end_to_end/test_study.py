@@ -241,7 +241,6 @@ def test_a_full_disk_is_a_failure_with_a_sentence_and_keeps_the_rest(tmp_path, m
         (["--lr", "0.1,0.2", "-o", "search.lr=3"], "--lr and -o search.lr both set search.lr"),
         (["--out", ".", "--dry-run"], "exists and is no study"),
         (["--check", "nonsense"], "unknown check 'nonsense'"),
-        (["-o", "runtime.devices=2"], "stages of a study have one device each"),
         (["--on", "nowhere"], "unknown executor 'nowhere'"),
         (["--on", "local:3"], "takes nothing after a colon"),
         (["missing.toml"], "cannot be read"),

@@ -22,6 +22,7 @@ from gemkit.study import interchange
 from gemkit.study.parsl_pool import (
     _LEASH,
     ParslPool,
+    accelerators,
     give_up,
     slurm_config,
     start,
@@ -178,6 +179,12 @@ def test_the_submit_script_of_slurm(tmp_path, monkeypatch):
     assert any(line.startswith("export PATH=") for line in lines)
     assert any("srun" in line for line in lines)
     assert not any("--exclusive" in line for line in lines)
+
+
+def test_workers_get_groups_of_gpus():
+    assert accelerators(3, 1) == ["0", "1", "2"]
+    assert accelerators(5, 2) == ["0,1", "2,3"]
+    assert accelerators(0, 1) == accelerators(1, 2) == []
 
 
 def test_workers_find_what_the_driver_finds(monkeypatch):

@@ -6,6 +6,7 @@ import pytest
 from studies import TINY, cells_of
 
 from gemkit import load_plugins
+from gemkit.core.errors import CheckError, DataError
 from gemkit.runs.read_config import config_from
 from gemkit.runs.resolved import resolve
 from gemkit.study import work
@@ -76,6 +77,48 @@ def test_no_result_is_stored_once_an_own_network_has_changed(tmp_path, monkeypat
     assert "(net_at_work) has changed since" in ended["reason"]
     file.write_text(NETWORK)
     assert carried_out(search, tmp_path) == ({"state": "done"}, True)
+
+
+def test_a_check_that_lacks_its_data_is_tried_again_and_one_that_does_not_fit_is_not(
+    tmp_path, monkeypatch
+):
+    [cell] = cells_of(TINY | {"pruner": "random", "density": 0.3}, checks=["shuffle"])
+    search, _, check = cell.stages.values()
+    assert carried_out(search, tmp_path) == ({"state": "done"}, True)
+    errors = [DataError("the disk is not mounted"), CheckError("it cannot be shuffled")]
+
+    def fails(*words):
+        raise errors.pop(0)
+
+    monkeypatch.setattr(work, "fair_control", fails)
+    ended, there = carried_out(check, tmp_path)
+    assert (ended["state"], there) == ("failed", False)
+    assert carried_out(check, tmp_path) == ({"state": "done"}, True)
+
+
+def test_a_stage_that_was_saved_with_another_default_starts_again(tmp_path):
+    [cell] = cells_of(TINY | {"pruner": "random", "density": 0.3})
+    search, finetune = cell.stages.values()
+    assert carried_out(search, tmp_path) == ({"state": "done"}, True)
+    store = StageStore(tmp_path / "study")
+    folder = store.folder(finetune.name)
+    other = {**finetune.about["plan"], "momentum": 0.8}
+    (folder.checkpoints).mkdir(parents=True)
+    (folder.checkpoints / "00000001.safetensors").write_bytes(b"of that default")
+    store.begin(finetune.name, {**finetune.about, "plan": other})
+    assert carried_out(finetune, tmp_path) == ({"state": "done"}, True)
+    assert "a default has changed" in folder.log.read_text()
+
+
+def test_a_ticket_of_another_kind_of_device_is_refused(tmp_path):
+    [cell] = cells_of(TINY | {"pruner": "random", "density": 0.3})
+    search, finetune = cell.stages.values()
+    assert carried_out(search, tmp_path) == ({"state": "done"}, True)
+    store = StageStore(tmp_path / "study")
+    store.write_result(store.result(search.name).model_copy(update={"device": "cuda:0"}))
+    ended, there = carried_out(finetune, tmp_path)
+    assert (ended["state"], there) == ("failed", False)
+    assert "its search ran on 'cuda:0', and here there is 'cpu'" in ended["reason"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,103 @@
+"""A stage on several devices: processes that share every batch, as those of `gemkit run --devices`.
+
+A worker starts `python -m gemkit.study.group FILE PARENT`. Lightning Fabric starts the other
+processes from there, with the same command. Only the first one touches the folder of the stage.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from gemkit.core.atomic_io import write_atomic
+from gemkit.core.errors import StudyError
+from gemkit.runs import signals
+
+_LOOK = 0.2
+"""Seconds between two looks at the processes of a stage, or at their parent."""
+_TAIL = 300
+"""Characters of the last words of a process."""
+
+
+def carry_out_together(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Carry out a stage in processes of its own, and return how that ended."""
+    with tempfile.TemporaryDirectory() as folder, signals.deferred() as stop:
+        file, words = Path(folder) / "task.json", Path(folder) / "words"
+        file.write_text(json.dumps(task))
+        with words.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "gemkit.study.group", str(file), str(os.getpid())],
+                env={**_surroundings(), "PYTHONPATH": os.pathsep.join(sys.path)},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                process_group=0,
+            )
+        try:
+            _wait(process, stop)
+        finally:
+            with suppress(ProcessLookupError):  # others may wait for the first one
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        try:
+            outcome: dict[str, Any] = json.loads(_answer(file).read_bytes())
+        except FileNotFoundError as error:
+            last = " ".join(words.read_text(errors="replace").split())[-_TAIL:]
+            code = process.returncode
+            raise StudyError(
+                f"the first of its processes ended with code {code}: {last}"
+            ) from error
+        return outcome
+
+
+def _surroundings() -> dict[str, str]:
+    """Return the environment without Slurm's, by which Fabric would expect processes of `srun`."""
+    return {name: one for name, one in os.environ.items() if not name.startswith("SLURM_")}
+
+
+def _wait(process: "subprocess.Popen[bytes]", stop: signals.StopRequest) -> None:
+    """Wait for the first process; ask it to save and stop when this one is asked to."""
+    asked = False
+    while process.poll() is None:
+        if stop.signal is not None and not asked:
+            process.send_signal(signal.SIGTERM)
+            asked = True
+        time.sleep(_LOOK)
+
+
+def _answer(file: Path) -> Path:
+    return file.with_name("outcome.json")
+
+
+def main(file: Path, parent: int) -> None:
+    """Be one of the processes of a stage."""
+    from gemkit.study.work import join, work_on
+
+    first = "LOCAL_RANK" not in os.environ
+    threading.Thread(
+        target=_end_with, args=[parent if first else os.getppid()], daemon=True
+    ).start()
+    task = json.loads(file.read_bytes())
+    if first:
+        write_atomic(json.dumps(work_on(task)).encode(), _answer(file))
+    else:
+        join(task)
+
+
+def _end_with(parent: int) -> None:
+    """End this process when its parent is gone."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,94 @@
+"""Stages on several devices: the bits of a run on as many, and one set of files."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from lightning_fabric import Fabric
+from studies import REGISTRY, TINY, cells_of
+
+from gemkit.core.errors import StudyError
+from gemkit.pruning.search import search
+from gemkit.runs.read_config import config_from
+from gemkit.runs.resolved import resolve
+from gemkit.runs.setup import set_up
+from gemkit.study.group import carry_out_together
+from gemkit.study.stage_store import StageStore
+from gemkit.study.work import carry_out
+
+[CELL] = cells_of(TINY | {"density": 0.3, "runtime": {"device": "cpu", "devices": 2}})
+SEARCH = CELL.stages[CELL.info.search]
+
+
+def found_together(fabric):
+    """Search as one of two processes."""
+    torch.set_num_threads(1)
+    run = resolve(REGISTRY, config_from(SEARCH.task["config"]))
+    setup = set_up(run.model, run.dataset, run.seed, run.runtime, fabric, data_dir=None)
+    run = run.with_learning_rates(setup.data)
+    ticket = search(
+        run.recipe,
+        setup.model,
+        setup.data,
+        density=run.density,
+        plan=run.search,
+        runtime=run.runtime,
+        on_collapse=run.on_collapse,
+        fabric=fabric,
+    )
+    return setup.label(ticket, run.plugins).digest()
+
+
+@pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")
+def test_two_processes_find_what_a_run_on_two_devices_finds(tmp_path, monkeypatch):
+    expected = Fabric(accelerator="cpu", devices=2, strategy="ddp_fork").launch(found_together)
+    monkeypatch.setenv("SLURM_NTASKS", "1")  # as in a job of Slurm, where srun started nothing
+    monkeypatch.setenv("SLURM_JOB_NAME", "some")
+    store = StageStore(tmp_path / "study")
+    task = {**SEARCH.task, "store": str(store.path), "cwd": str(tmp_path)}
+    assert carry_out(task) == {"state": "done"}
+    result, folder = store.result(SEARCH.name), store.folder(SEARCH.name)
+    assert result.ticket == expected
+    assert folder.log.read_text().count("started") == 1
+    assert [path.name for path in store.path.rglob("result.json")] == ["result.json"]
+    assert carry_out(task) == {"state": "done"}, "it is there already"
+
+
+def test_a_process_that_ends_early_is_an_error_with_its_last_words(tmp_path):
+    task = {"store": str(tmp_path), "kind": "search"}
+    with pytest.raises(StudyError, match=r"ended with code 1: .*KeyError"):
+        carry_out_together(task)
+
+
+WAITING = """
+import sys, time
+from pathlib import Path
+from types import SimpleNamespace
+from gemkit.study import group
+waits = SimpleNamespace(work_on=lambda task: time.sleep(60), join=None)
+sys.modules["gemkit.study.work"] = waits  # without torch
+group.main(Path(sys.argv[1]), int(sys.argv[2]))
+"""
+WORKER = """
+import os, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", *sys.argv[1:], str(os.getpid())])
+print(child.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_processes_end_with_their_worker(tmp_path):
+    (tmp_path / "task.json").write_text("{}")
+    words = [sys.executable, "-c", WORKER, WAITING, str(tmp_path / "task.json")]
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as worker:
+        child = Path(f"/proc/{int(worker.stdout.readline())}/stat")
+        worker.kill()
+    deadline = time.monotonic() + 30
+    while child.exists() and ") Z " not in child.read_text():
+        assert time.monotonic() < deadline, "it is still there"
+        time.sleep(0.05)
