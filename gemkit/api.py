@@ -7,6 +7,7 @@ from lightning_fabric import Fabric
 from torch import nn
 
 from gemkit.compaction import finetune as train_ticket
+from gemkit.core.memory import memory_explained
 from gemkit.data.given import check_data
 from gemkit.data.source import Data
 from gemkit.models.check import check_model
@@ -25,6 +26,7 @@ from gemkit.training.plan import CollapsePolicy, Plan, Runtime
 from gemkit.training.task import ObjectiveSpec, task_from, task_of
 
 
+@memory_explained()
 def search(
     recipe: Recipe | str,
     model: nn.Module,
@@ -108,6 +110,7 @@ def search(
     return with_versions(ticket)
 
 
+@memory_explained()
 def finetune(
     ticket: Ticket,
     model: nn.Module,
@@ -158,6 +161,7 @@ def finetune(
         )
 
 
+@memory_explained()
 def evaluate(
     ticket: Ticket,
     model: nn.Module,

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from gemkit.core.density import density_from
 from gemkit.core.errors import DataError, ImportanceError, OptionError
+from gemkit.core.memory import memory_explained
 from gemkit.core.probe import Batch, Probe, cross_entropy
 from gemkit.core.prunable import prunable_names
 from gemkit.core.selection import keep_top
@@ -23,6 +24,7 @@ from gemkit.pruning.freeze import measure
 from gemkit.training.task import ObjectiveSpec, task_from
 
 
+@memory_explained()
 def importance(
     scores: Scores | str,
     model: nn.Module,

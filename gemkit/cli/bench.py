@@ -13,6 +13,7 @@ import click
 from gemkit.cli.command import Answer, SectionedCommand, answers_json
 from gemkit.cli.options import fields_option, integer_option, plugin_option, world_options
 from gemkit.cli.tickets import FOUND, TRAINED, TicketPath, rebuild_on_cpu, ticket_argument
+from gemkit.core.memory import during
 from gemkit.core.text import number_of
 
 if TYPE_CHECKING:
@@ -71,9 +72,10 @@ def bench(
     images, shape = _images(setup.data.test, batch), setup.data.shape
     small = compact(ticket, setup.model, shape=shape)
     forms, sparse_layers = _forms(ticket, setup.model, small, images)
-    times = time_interleaved(
-        {name: _forward(model, images) for name, model in forms.items()}, turns
-    )
+    with during("timing"):
+        times = time_interleaved(
+            {name: _forward(model, images) for name, model in forms.items()}, turns
+        )
     sizes = {
         "dense": _bytes(forms["dense"]),
         "masked": file.path.stat().st_size,

@@ -13,6 +13,7 @@ from gemkit.cli.progress import only_first_prints
 from gemkit.cli.reporting import Report, report_text
 from gemkit.cli.tickets import FOUND, parts_of, ticket_in
 from gemkit.core.errors import OptionError, Stopped
+from gemkit.core.memory import during
 from gemkit.pruning.finetune import finetune_plan
 from gemkit.runs import signals
 from gemkit.runs.checkfile import CheckFile
@@ -62,7 +63,8 @@ def start(
         images = load_data(dataset, fabric, world["data_dir"], download=world["download"])
         typed = world["model"] is not None
         outputs = task.outputs(images)
-        ticket.check_fit(network_of(ticket, model, images.shape, outputs, typed=typed))
+        with during("building the network"):
+            ticket.check_fit(network_of(ticket, model, images.shape, outputs, typed=typed))
         context = context_of(
             ticket,
             data=images,

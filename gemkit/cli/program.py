@@ -13,6 +13,7 @@ from gemkit.cli.allocator import keep_memory
 from gemkit.cli.command import echo
 from gemkit.cli.faults import FAULT, fault_of
 from gemkit.core.errors import GemkitError, Stopped
+from gemkit.core.memory import memory_explained
 
 # In the order in which a newcomer needs them: name -> module, attribute, line of help.
 COMMANDS = {
@@ -82,7 +83,8 @@ class Program(click.Group):
             if hasattr(stream, "reconfigure"):  # a terminal that cannot encode ≤ shows ?
                 stream.reconfigure(errors="replace")
         try:
-            code: Any = inner()
+            with memory_explained():
+                code: Any = inner()
         except GemkitError as error:
             _leave(str(error), 2)
         except Stopped as stop:

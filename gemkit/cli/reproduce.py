@@ -11,6 +11,7 @@ import click
 
 from gemkit.cli.command import Answer, Number, SectionedCommand, answers_json, echo, option
 from gemkit.cli.options import data_dir_option, download_option, integer_option, plugin_option
+from gemkit.core.memory import during
 from gemkit.core.text import number_of
 
 if TYPE_CHECKING:
@@ -238,6 +239,7 @@ def describe(row: Row) -> str:
     return f"{run}: {before} before fine-tuning, {after} after"
 
 
+@during("loading the data")
 def _check_data(
     runs: Sequence[Row], registry: Registry, folder: Path | None, *, download: bool
 ) -> None:

@@ -14,6 +14,7 @@ from gemkit.compaction.ops import Op
 from gemkit.compaction.slicing import gather, resized_copy, scatter
 from gemkit.compaction.tracing import Shape, example_inputs
 from gemkit.core.errors import CompactionError
+from gemkit.core.memory import during
 from gemkit.core.tensors import Tensors, as_input
 from gemkit.models.check import check_model, own_copy
 from gemkit.tickets.ticket import Ticket
@@ -97,6 +98,7 @@ class Compact:
         return replace(ticket, mask=mask, state=state)
 
 
+@during("compacting")
 def compact(
     ticket: Ticket, model: nn.Module, *, training: bool = False, shape: Shape | None = None
 ) -> Compact:

@@ -47,6 +47,10 @@ class TrainingError(GemkitError):
     """Training diverged or cannot start."""
 
 
+class TooLittleMemoryError(TrainingError):
+    """Memory ran out; the message names what was being done, and what to reduce."""
+
+
 class TicketError(GemkitError):
     """A ticket is damaged, is not a ticket, or does not fit the model."""
 

@@ -15,6 +15,7 @@ from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
 from gemkit.core.errors import GemkitError, some
+from gemkit.core.memory import shortage
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -72,7 +73,9 @@ def recomputes(layer: nn.Module, name: str) -> bool:
     try:
         with torch.no_grad(), used:
             functional_call(layer, {**state, name: half.to(weight)}, (_smallest_input(layer),))
-    except Exception:  # a custom forward may need any kind of input
+    except Exception as error:  # a custom forward may need any kind of input
+        if shortage(error):
+            raise
         return False
     full = half.count_nonzero()
     return any(one.numel() == half.numel() and one.count_nonzero() > full for one in used.weights)

@@ -27,6 +27,7 @@ from gemkit.core.limits import (
     VARIABLE,
     max_file_bytes,
 )
+from gemkit.core.memory import shortage
 from gemkit.core.tensors import Tensors
 from gemkit.core.text import escaped
 
@@ -100,11 +101,13 @@ def deserialize(
             with open_tensors(plain) as file:
                 document = _parse((file.metadata() or {}).get("gemkit"), kind, version, max_items)
                 tensors = _load(file)
-    except OSError as error:
-        reason = f"cannot be read: {error.strerror or error}"
-        raise InvalidFileError(reason, damaged=False) from error
-    except (SafetensorError, TypeError, RuntimeError) as error:  # torch refuses absurd shapes
-        reason = str(error).partition("\n")[0]  # torch adds a C++ stack
+    except (OSError, SafetensorError, TypeError, RuntimeError) as error:
+        if shortage(error):  # the file may be sound, and a damaged checkpoint is removed
+            raise
+        if isinstance(error, OSError):
+            reason = f"cannot be read: {error.strerror or error}"
+            raise InvalidFileError(reason, damaged=False) from error
+        reason = str(error).partition("\n")[0]  # torch adds a C++ stack, and refuses absurd shapes
         raise InvalidFileError(f"is truncated, damaged or not safetensors ({reason})") from error
     if document.digest(tensors) != document.sha256:
         raise InvalidFileError("is damaged: its content does not match its SHA-256")

@@ -11,6 +11,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim.swa_utils import AveragedModel
 
 from gemkit.core.errors import ModelError, describe_error, some
+from gemkit.core.memory import shortage
 from gemkit.core.probe import in_mode
 from gemkit.core.prunable import EMBEDDINGS, prunable_names
 from gemkit.core.tensors import call_with
@@ -129,7 +130,9 @@ def blank_inputs(model: nn.Module, shape: tuple[int, ...], count: int) -> Tensor
         try:
             with in_mode(model, training=False):
                 model(values)
-        except Exception:  # a forward pass may raise anything
+        except Exception as error:  # a forward pass may raise anything
+            if shortage(error):
+                raise
             return values.long()
     return values
 

@@ -9,6 +9,7 @@ from lightning_fabric import Fabric
 from torch import nn
 
 from gemkit.core.errors import OptionError, TicketError
+from gemkit.core.memory import during
 from gemkit.core.tensors import Tensors, seeded
 from gemkit.data.source import Data
 from gemkit.models.check import check_model, own_copy
@@ -26,6 +27,7 @@ from gemkit.training.task import Task
 from gemkit.training.trainer import Trainer
 
 
+@during("fine-tuning")
 def finetune(
     ticket: Ticket,
     model: nn.Module,
@@ -86,6 +88,7 @@ def _default_task(ticket: Ticket) -> Task:
     return Task()
 
 
+@during("evaluating")
 def evaluate(
     ticket: Ticket,
     model: nn.Module,

@@ -11,6 +11,7 @@ from torch import nn
 
 from gemkit.core.errors import ImportanceError
 from gemkit.core.events import Froze
+from gemkit.core.memory import during
 from gemkit.core.probe import Probe
 from gemkit.core.state import StateDict, checked_rng_state
 from gemkit.core.tensors import Tensors, budget, counts, generator, kept, seeded, total
@@ -225,6 +226,7 @@ def _named(scores: Scores) -> Iterator[None]:
 # --- measuring -----------------------------------------------------------------------------------
 
 
+@during("scoring")
 def measure(scores: Scores, probe: Probe) -> Tensors:
     """Return the importance of all weights; refuse scores that change the model or do not fit it.
 

@@ -11,6 +11,7 @@ from torch import nn
 from gemkit.core.errors import OptionError, some
 from gemkit.core.events import Noted
 from gemkit.core.limits import check_seed
+from gemkit.core.memory import during
 from gemkit.core.prunable import frozen_names
 from gemkit.core.tensors import Tensors, generator, kept, parameters_of, seeded
 from gemkit.data.source import Data
@@ -42,6 +43,7 @@ from gemkit.training.trainer import Trainer
 _SCORE_LR_ADAM = 0.01
 
 
+@during("searching")
 def search(
     recipe: Recipe,
     model: nn.Module,

@@ -9,6 +9,7 @@ from typing import Any
 
 from gemkit.core.errors import GemkitError, PluginError
 from gemkit.core.limits import MAX_SEED
+from gemkit.core.memory import during
 from gemkit.plugins.registry import Registry
 from gemkit.report.picture import draw
 from gemkit.runs.checkfile import CheckFile
@@ -109,6 +110,7 @@ def _kind_of(registry: Registry, name: str) -> str:
     return (kinds or ["measurements" if measured else "checks"])[0]
 
 
+@during("checking")
 def run_checks(
     ticket: Ticket,
     checks: Checks,

@@ -1,5 +1,6 @@
 """Networks that only a file names: built without weights, and within bounds."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import prod
@@ -11,10 +12,10 @@ from torch.nn.parameter import UninitializedParameter
 
 from gemkit.core.errors import ModelError
 from gemkit.core.limits import MAX_MODEL_INPUT
+from gemkit.core.memory import shortage
 from gemkit.core.tensors import total
 from gemkit.models.blocks import Shape
 from gemkit.models.part import ModelPart
-from gemkit.runs.failures import lacks_memory
 from gemkit.tickets.ticket import Ticket
 
 _SPARE = 2**20
@@ -63,8 +64,14 @@ def at_most(parameters: int, too_large: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if count <= parameters and not lacks_memory(error):
+        if count <= parameters and not _asks_for(8 * parameters, shortage(error)):
             raise
-        raise ModelError(too_large) from error
+        raise ModelError(too_large) from None  # it is the file, not the machine
     finally:
         hook.remove()
+
+
+def _asks_for(size: int, lack: BaseException | None) -> bool:
+    """Return whether a failed allocation was for more bytes than this."""
+    wanted = re.search(r"allocate (\d+) bytes", str(lack))
+    return wanted is not None and int(wanted[1]) > size

@@ -10,6 +10,7 @@ from torch import nn
 from gemkit.compaction.tracing import traced
 from gemkit.core.errors import DataError, OptionError, UnknownNameError
 from gemkit.core.limits import MAX_PARAMETERS
+from gemkit.core.memory import memory_explained
 from gemkit.models.blocks import Shape
 from gemkit.models.custom import model_data
 from gemkit.models.part import ModelPart
@@ -144,6 +145,7 @@ def load_preset(name: str) -> Preset:
     return load_plugins().preset(name).thing
 
 
+@memory_explained("nothing was changed")
 def _execute(
     registry: Registry,
     run: ResolvedRun,

@@ -13,6 +13,7 @@ from torch import nn
 
 from gemkit.compaction import finetune
 from gemkit.core.errors import GemkitError
+from gemkit.core.memory import during
 from gemkit.core.tensors import seeded
 from gemkit.data.part import DatasetPart
 from gemkit.data.source import Data
@@ -112,7 +113,7 @@ def set_up(
     data = load_data(dataset, fabric, data_dir, download=download)
     task.check_data(data)
     model.check_data(data)
-    with seeded(seed, torch.device("cpu")):
+    with during("building the network"), seeded(seed, torch.device("cpu")):
         network = (build or model.build)(data.shape, task.outputs(data))
     origin = {
         "model": model_data(model),
@@ -123,17 +124,19 @@ def set_up(
     return Setup(data, network, runtime, fabric, origin, task)
 
 
+@during("loading the data")
 def load_data(
     dataset: DatasetPart, fabric: Fabric, folder: Path | None, *, download: bool = False
 ) -> Data:
     """Load the data, in the first process first: the others find files and caches ready."""
-    data, problem = None, None
+    data: Data | None = None
+    problem: Exception | None = None
     if fabric.is_global_zero:
         try:
             if download:
                 dataset.download(folder)
             data = dataset.load(folder)
-        except GemkitError as error:
+        except Exception as error:
             problem = error  # raised after the barrier, or the others would wait
     fabric.barrier()
     if problem:

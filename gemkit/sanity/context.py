@@ -11,6 +11,7 @@ from torch import nn
 
 from gemkit.compaction import finetune
 from gemkit.core.errors import CheckError
+from gemkit.core.memory import during
 from gemkit.core.prunable import KINDS, ON_REQUEST
 from gemkit.core.tensors import Tensors, generator, parameters_of, seeded
 from gemkit.data.fingerprint import check_same
@@ -61,7 +62,10 @@ class CheckContext:
 
     def network(self, seed: int | None = None) -> nn.Module:
         """Build the network that the search started with, or the one of another seed."""
-        with seeded(self.seed if seed is None else seed, torch.device("cpu")):
+        with (
+            during("building the network"),
+            seeded(self.seed if seed is None else seed, torch.device("cpu")),
+        ):
             return self.build()
 
     def search(

@@ -13,6 +13,7 @@ from typing import Annotated, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from gemkit.core.errors import CheckError, GemkitError
+from gemkit.core.memory import shortage
 from gemkit.core.tensors import Tensors
 from gemkit.parts.recipe import PART_NAME
 from gemkit.sanity.check import SanityCheck
@@ -132,6 +133,8 @@ def _result(name: str, check: Check, ticket: Ticket, context: CheckContext) -> R
             return Measured(check=name, seed=context.seed, numbers=numbers)
         control = fair_control(check, ticket, context)
     except GemkitError as error:
+        if shortage(error):  # it says nothing about the control
+            raise
         return Unmade(check=name, seed=context.seed, reason=str(error))
     return _trial(name, control, context)
 

@@ -15,6 +15,7 @@ import torch
 
 from gemkit.core.atomic_io import open_plain
 from gemkit.core.errors import GemkitError, OptionError
+from gemkit.core.memory import memory_explained
 from gemkit.study.counting import counted
 
 Row = dict[str, Any]
@@ -54,7 +55,9 @@ class Ledger:
             return
         self._check_writable()
         context = get_context("spawn")  # a forked torch may hang
+        continues = f"finished runs are in {self.path}, and the same command continues from there"
         with (
+            memory_explained(continues),
             counted(len(missing)) as count,
             ProcessPoolExecutor(jobs, mp_context=context, initializer=_one_thread) as pool,
         ):
@@ -66,8 +69,7 @@ class Ledger:
                     count((describe or self._describe)(row))
             except BrokenProcessPool as error:
                 raise GemkitError(
-                    f"a process was killed, perhaps for lack of memory; finished runs are in "
-                    f"{self.path}, and the same command continues from there"
+                    f"a process was killed, perhaps for lack of memory; {continues}"
                 ) from error
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gemkit.core.errors import OptionError
+from gemkit.core.memory import during, memory_explained
 from gemkit.data.fingerprint import Fingerprint, check_same
 from gemkit.data.part import DatasetPart
 from gemkit.parts.executor import StudyExecutor
@@ -135,6 +136,7 @@ class Study:
         """
         self._load_data(self.board(), download=download)
 
+    @during("loading the data")
     def _load_data(self, board: Board, *, download: bool) -> None:
         loaded: list[tuple[object, str | None, Fingerprint]] = []
         for cell in self.cells:
@@ -158,6 +160,7 @@ class Study:
                         "restore them, or give another --out",
                     )
 
+    @memory_explained()
     def run(
         self,
         executor: StudyExecutor | str | Executor = "local",

@@ -23,6 +23,7 @@ from gemkit.core.errors import (
     Stopped,
     StorageError,
 )
+from gemkit.core.memory import shortage
 from gemkit.plugins.current import in_use
 from gemkit.plugins.loader import load_plugins
 from gemkit.plugins.registry import Registry
@@ -243,6 +244,8 @@ def _check(job: Job) -> dict[str, Any]:
     except (StorageError, DataError):
         raise  # the next run may have more luck
     except GemkitError as error:
+        if shortage(error):  # it says nothing about the control
+            raise
         return {"unmade": _short(error)}
     about = {"kept": control.kept, "prunable": control.prunable}
     return about | {"before": job.setup.measure(control)} | _finetune(job, control)

@@ -8,6 +8,7 @@ import torch
 from lightning_fabric import Fabric
 
 from gemkit.core.errors import CheckpointError, DataError, Stopped
+from gemkit.core.memory import during
 from gemkit.core.state import StateDict, Stateful, checked_rng_state
 from gemkit.training.checkpoint import Checkpoint, CheckpointDir
 
@@ -113,6 +114,7 @@ class DiskCheckpointer(Checkpointer):
         """Write the current state to another folder, for another run to continue from."""
         self._write(CheckpointDir(folder))
 
+    @during("saving a checkpoint")
     def _save(self) -> None:
         """Write the state of all parts."""
         start = time.perf_counter()
@@ -130,6 +132,7 @@ class DiskCheckpointer(Checkpointer):
         if signal is not None:
             raise Stopped(signal)
 
+    @during("loading a checkpoint")
     def _find(self, warn: Callable[[str], None]) -> Checkpoint | None:
         """Return the newest valid checkpoint of this run; warn about damaged ones."""
         found, flaws = self.checkpoints.newest()
@@ -151,6 +154,7 @@ class DiskCheckpointer(Checkpointer):
         return found
 
 
+@during("loading a checkpoint")
 def _restore(parts: Mapping[str, Stateful], state: StateDict) -> None:
     """Load the state of every part; report any error except `DataError` as a bad checkpoint."""
     for name, part in parts.items():

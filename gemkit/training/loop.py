@@ -10,6 +10,7 @@ from lightning_fabric import Fabric
 from gemkit.core import events
 from gemkit.core.errors import TrainingError
 from gemkit.core.events import EpochEnded, Event, Noted, PhaseStarted, StepEnded, View
+from gemkit.core.memory import during
 from gemkit.core.probe import Batch
 from gemkit.core.state import StateDict, Stateful, checked_count
 from gemkit.core.tensors import Tensors, density_of
@@ -86,7 +87,8 @@ class RunContext:
         self.seed = seed
         self.runtime = runtime
         self.fabric = fabric or make_fabric(runtime)
-        self.data = data.to(self.fabric.device)
+        with during("loading the data"):
+            self.data = data.to(self.fabric.device)
         self._loaded = data
         self.observers = observers
         self.checkpointer = checkpointer or Checkpointer()
