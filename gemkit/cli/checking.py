@@ -1,7 +1,7 @@
 """The body of `gemkit check`."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from signal import Signals
@@ -16,9 +16,9 @@ from gemkit.core.errors import OptionError, Stopped
 from gemkit.core.memory import during
 from gemkit.pruning.finetune import finetune_plan
 from gemkit.runs import signals
-from gemkit.runs.checkfile import CheckFile
+from gemkit.runs.checkfile import NAME, CheckFile, alone_in
 from gemkit.runs.checking import make_checks, run_checks
-from gemkit.runs.directory import RunDir, alone_in
+from gemkit.runs.directory import RunDir
 from gemkit.runs.failures import explained
 from gemkit.runs.networks import network_of
 from gemkit.runs.setup import load_data, open_fabric, together
@@ -77,22 +77,25 @@ def start(
         )
         new = CheckFile.new(ticket, context, model, dataset)
         folder = nowhere or out or file.path.parent
-        with _saying_how_to_resume(), alone_in(folder):
+        with _saying_how_to_resume(folder / NAME), ExitStack() as held:
             with together(fabric):
+                held.enter_context(alone_in(folder))
                 saved = new.resumed(folder, force=force)
             data = run_checks(ticket, checks, seeds, context, saved, margin, report)
     return Answer(data, report_text(data))
 
 
 @contextmanager
-def _saying_how_to_resume() -> Iterator[None]:
-    """Add to a signal or a full disk how to resume."""
-    again = "all finished results are in checks.json; run the same command again to resume"
+def _saying_how_to_resume(file: Path) -> Iterator[None]:
+    """Add to a signal or a full disk how to resume, and to a signal what is in the file."""
+    again = "run the same command again to resume"
     try:
         with explained(again), signals.raised():
             yield
     except Stopped as stop:
-        raise Stopped(stop.signal, f"stopped by {Signals(stop.signal).name}; {again}") from stop
+        saved = f"all finished results are in {file.name}" if file.exists() else "nothing is saved"
+        words = f"stopped by {Signals(stop.signal).name}; {saved}; {again}"
+        raise Stopped(stop.signal, words) from stop
 
 
 def _plan(folder: Path, epochs: int | None, fields: Mapping[str, Any]) -> Plan:

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from gemkit.core.atomic_io import check_writable
+from gemkit.core.errors import OptionError
 from gemkit.core.text import escaped
 
 if TYPE_CHECKING:
@@ -96,6 +98,17 @@ def given(name: str) -> bool:
     """Tell whether the user gave an option of the running command, rather than its default."""
     source = click.get_current_context().get_parameter_source(name)
     return source is not click.core.ParameterSource.DEFAULT
+
+
+def check_folder(folder: Path, name: str) -> None:
+    """Refuse a folder that cannot be written, before the work for it; `name` is its option."""
+    try:
+        check_writable(folder)
+    except OSError as error:
+        reason = error.strerror or error
+        raise OptionError(
+            f"cannot write to {folder}: {reason}; choose another with {name}"
+        ) from error
 
 
 def load_registry(files: Sequence[Path]) -> Registry:

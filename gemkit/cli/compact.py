@@ -10,7 +10,8 @@ import click
 
 from gemkit.cli.command import Answer, SectionedCommand, answers_json
 from gemkit.cli.options import beside_options, fields_option, plugin_option, world_options
-from gemkit.cli.tickets import FOUND, TRAINED, TicketPath, beside, rebuild_on_cpu, ticket_argument
+from gemkit.cli.targets import beside, claimed
+from gemkit.cli.tickets import FOUND, TRAINED, TicketPath, rebuild_on_cpu, ticket_argument
 from gemkit.core.text import number_of
 
 if TYPE_CHECKING:
@@ -49,12 +50,13 @@ def compact(
 
     ticket = file.load()
     target = beside(file.path, "compact", out, force=force)
-    setup = rebuild_on_cpu(ticket, world, fields, plugins)
-    small = compact(ticket, setup.model, shape=setup.data.shape)
-    images, _ = next(setup.data.test.batches(_IMAGES))
-    masked = ticket.apply(setup.model)
-    before, after = (count_macs(model, setup.data.shape) for model in (masked, small.model))
-    save_compact(small, target)
+    with claimed(target, force=force):
+        setup = rebuild_on_cpu(ticket, world, fields, plugins)
+        small = compact(ticket, setup.model, shape=setup.data.shape)
+        images, _ = next(setup.data.test.batches(_IMAGES))
+        masked = ticket.apply(setup.model)
+        before, after = (count_macs(model, setup.data.shape) for model in (masked, small.model))
+        save_compact(small, target)
     data = {
         "compact": str(target),
         "ticket": str(file),

@@ -28,8 +28,9 @@ from gemkit.cli.options import (
     training_machine_options,
     world_options,
 )
+from gemkit.cli.targets import beside, claimed
 from gemkit.cli.task import task_options, ticket_task
-from gemkit.cli.tickets import FOUND, TRAINED, TicketPath, beside, rebuild, ticket_argument
+from gemkit.cli.tickets import FOUND, TRAINED, TicketPath, rebuild, ticket_argument
 from gemkit.core.text import number_of
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def finetune(
     target = beside(file.path, "finetuned", out, force=force)
     seed = ticket.info.seed if seed is None else seed
     fabric = open_fabric(runtime)
-    with only_first_prints(fabric) as elsewhere:
+    with only_first_prints(fabric) as elsewhere, claimed(target, fabric, force=force):
         if ticket.info.stage == "finetuned":
             echo(
                 "note: this ticket is fine-tuned already; its weights are trained further", err=True

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gemkit.cli.command import Answer, Number, SectionedCommand, answers_json, option
+from gemkit.cli.command import (
+    Answer,
+    Number,
+    SectionedCommand,
+    answers_json,
+    check_folder,
+    option,
+)
 
 if TYPE_CHECKING:
     from gemkit.sanity.check import Expected
@@ -60,13 +67,16 @@ def report(source: Path, out: Path | None, formats: str | None, margin: float) -
     from gemkit.report.written import formats_of, write_report
 
     chosen = None if formats is None else formats_of(formats)
-    records, expects = _records(source)
     is_file = source.is_file()
     name, folder = source.resolve().stem if is_file else source.resolve().name, source.parent
+    out = out or (folder / f"{name}-report" if is_file else source / "report")
+    if source.exists():
+        check_folder(out, "--out")
+    records, expects = _records(source)
     made = write_report(
         records,
         folder if is_file else source,
-        out or (folder / f"{name}-report" if is_file else source / "report"),
+        out,
         title=name,
         formats=chosen,
         margin=margin,

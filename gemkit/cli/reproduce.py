@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gemkit.cli.command import Answer, Number, SectionedCommand, answers_json, echo, option
+from gemkit.cli.command import (
+    Answer,
+    Number,
+    SectionedCommand,
+    answers_json,
+    check_folder,
+    echo,
+    option,
+)
 from gemkit.cli.options import data_dir_option, download_option, integer_option, plugin_option
 from gemkit.core.memory import during
 from gemkit.core.text import number_of
@@ -155,6 +163,7 @@ def _reproduce(
         check_place(page, name)
     if figures is not None:
         check_canvas()
+        check_folder(figures, "--figures")
     if not no_runs:
         _complete(planned, store, registry, plugins, **how)
     results = results_of(table, registry, size, seeds, store)

@@ -19,7 +19,7 @@ from gemkit.cli.command import (
     echo,
     load_registry,
 )
-from gemkit.core.errors import GemkitError, OptionError, PluginError, TicketError, UnknownNameError
+from gemkit.core.errors import GemkitError, PluginError, TicketError, UnknownNameError
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -180,17 +180,6 @@ def _recorded(ticket: Ticket, what: Literal["model", "dataset"]) -> Mapping[str,
     if spec is None or "name" not in spec:
         raise TicketError(f"this ticket does not say which {what} it belongs to; give --{what}")
     return spec
-
-
-def beside(file: Path, suffix: str, out: Path | None, *, force: bool) -> Path:
-    """Return the path for a file made from a ticket; refuse to overwrite unless forced."""
-    name = f"{file.stem}-{suffix}.safetensors"
-    target = file.with_name(name) if out is None else out / name if out.is_dir() else out
-    if os.path.lexists(target) and not force:
-        raise OptionError(f"{target} exists; overwrite it with --force, or give another --out")
-    if not target.parent.is_dir():
-        raise OptionError(f"there is no folder {target.parent} for {target.name}; create it first")
-    return target
 
 
 @click.group()

@@ -9,6 +9,7 @@ import errno
 import os
 import secrets
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -146,6 +147,15 @@ def write_atomic(data: bytes, path: Path, *, within: Path | None = None) -> None
             _remove(temporary.name, folder)
         with suppress(OSError):  # some file systems cannot sync a folder; the file is complete
             os.fsync(folder)
+
+
+def check_writable(folder: Path) -> None:
+    """Raise `OSError` if no file can be made in a folder, or in the one it would be made in."""
+    while not os.path.lexists(folder) and folder != folder.parent:
+        folder = folder.parent
+    handle, name = tempfile.mkstemp(_SUFFIX, _PREFIX, folder)
+    os.close(handle)
+    Path(name).unlink()
 
 
 def list_folder(folder: Path, *, within: Path | None = None) -> list[str]:

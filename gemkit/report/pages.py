@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gemkit.core.atomic_io import read
+from gemkit.core.atomic_io import open_plain, read
 from gemkit.core.errors import OptionError
 
 
@@ -12,8 +12,15 @@ def write_results(page: Path, name: str, text: str) -> None:
 
 
 def check_place(page: Path, name: str) -> None:
-    """Refuse a page without a section of this name, before its content is computed."""
+    """Refuse a page that cannot be written, or has no section of this name, before it is computed.
+
+    Nothing is written yet.
+    """
     with_results(_text(page), name, "")
+    try:
+        open_plain(page, "r+b").close()
+    except OSError as error:
+        raise OptionError(f"page {page} cannot be written: {error.strerror}") from error
 
 
 def with_results(page: str, name: str, text: str) -> str:

@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -22,6 +23,7 @@ from gemkit.parts.recipe import part_data
 from gemkit.plugins.provenance import versions_of
 from gemkit.runs import directory as rundir
 from gemkit.runs.differences import differences
+from gemkit.runs.locks import reserved
 from gemkit.sanity.check import Expected, SanityCheck
 from gemkit.sanity.context import CheckContext
 from gemkit.sanity.trials import TICKET, Check, Measured, Result, Trial, Unmade
@@ -181,6 +183,15 @@ def _expects(check: Check) -> dict[str, str]:
     """Return what a file says about a positive control; files say nothing about others."""
     positive = isinstance(check, SanityCheck) and check.expects == "same"
     return {"expects": "same"} if positive else {}
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Make a folder for checks, and hold its run if it is a run's, else the file of the checks."""
+    _create(folder)
+    run = rundir.RunDir(folder)
+    with run.locked() if run.is_run() else reserved(folder / NAME):
+        yield
 
 
 def _create(folder: Path) -> None:

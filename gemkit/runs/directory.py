@@ -4,14 +4,13 @@ import fcntl
 import json
 import os
 import shutil
-import time
 import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import tomli_w
 
@@ -24,16 +23,15 @@ from gemkit.core.atomic_io import (
     remove_temporary,
     write_atomic,
 )
-from gemkit.core.errors import OptionError
+from gemkit.core.errors import OptionError, StorageError
 from gemkit.core.limits import MAX_CONFIG_BYTES
 from gemkit.parts.options import from_data
+from gemkit.runs.locks import hold, is_removed, try_lock
 from gemkit.runs.metrics import last_line
 from gemkit.runs.result import StoredResult
 
 RunState = Literal["running", "interrupted", "failed", "done"]
 _CONFIG, _LOCK = "config.toml", ".lock"
-_PATIENCE = 20
-"""Attempts to get a lock, 0.05 s apart, since `gemkit runs` holds one briefly."""
 
 
 @dataclass(frozen=True)
@@ -178,18 +176,23 @@ class RunDir:
     def locked(self) -> Iterator[None]:
         """Hold the lock of the run; the system releases it when the process dies."""
         with open_plain(self.path / _LOCK, "a+b", within=self.path) as file:
-            if not _lock(file.fileno(), fcntl.LOCK_EX, _PATIENCE):
-                file.seek(0)
-                holder = file.read(100).decode("utf-8", "replace").strip()
-                raise OptionError(
-                    f"{self.path} is in use by another process ({holder}); wait for it, or stop it"
-                )
+            hold(file, self.path)
             for folder in (self.path, self.ladder, self.checkpoints):
                 remove_temporary(folder, within=self.path)
-            file.truncate(0)
-            file.write(f"process {os.getpid()}\n".encode())
-            file.flush()
-            yield
+            try:
+                yield
+            except Exception as error:
+                self._check_there(file, error)
+                raise
+            self._check_there(file)
+
+    def _check_there(self, lock: BinaryIO, error: Exception | None = None) -> None:
+        """Raise if the folder was removed, or replaced, while the lock was held."""
+        if is_removed(lock) and (os.path.lexists(self.path / _LOCK) or not self.is_run()):
+            raise StorageError(
+                f"{self.path} was removed or replaced while this process worked in it, and what it "
+                "wrote there is lost; start again"
+            ) from error
 
     def state(self) -> RunState:
         """Return the state of the run, from its files alone."""
@@ -203,7 +206,7 @@ class RunDir:
         """Return whether a process works on the run."""
         try:
             with open_plain(self.path / _LOCK, within=self.path) as file:
-                return not _lock(file.fileno(), fcntl.LOCK_SH, 1)
+                return not try_lock(file.fileno(), fcntl.LOCK_SH)
         except OSError:
             return False
 
@@ -221,26 +224,6 @@ class RunDir:
         """Remove the checkpoints; the run is done."""
         with suppress(FileNotFoundError), open_folder(self.path) as folder:
             shutil.rmtree(self.checkpoints.name, dir_fd=folder)
-
-
-@contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, if it is a run's."""
-    run = RunDir(folder)
-    with run.locked() if run.is_run() else nullcontext():
-        yield
-
-
-def _lock(handle: int, kind: int, patience: int) -> bool:
-    """Try to get a lock, up to `patience` times."""
-    for attempt in range(patience):
-        try:
-            fcntl.flock(handle, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(0.05 * (attempt + 1 < patience))
-        else:
-            return True
-    return False
 
 
 def _json(file: Path) -> object:

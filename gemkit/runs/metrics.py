@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from gemkit.core.atomic_io import open_plain
-from gemkit.core.errors import CheckpointError, GemkitError, Stopped
+from gemkit.core.errors import CheckpointError, GemkitError, Stopped, StorageError
 from gemkit.core.events import Collapsed, EpochEnded, Event, Froze, Noted, PhaseStarted
 from gemkit.core.state import StateDict, checked_count
 from gemkit.core.text import escaped, number_of
@@ -55,7 +55,13 @@ class Metrics:
         """Flush the file to disk, and return its length."""
         self._file.flush()
         os.fsync(self._file.fileno())
+        self.check_there()
         return {"offset": os.fstat(self._file.fileno()).st_size}  # tell() ignores truncation
+
+    def check_there(self) -> None:
+        """Raise if the file was removed, as it is with the folder of the run."""
+        if os.fstat(self._file.fileno()).st_nlink == 0:
+            raise StorageError(f"{self.path} was removed while the run wrote it; start it again")
 
     def clear(self) -> None:
         """Remove all lines."""

@@ -100,6 +100,7 @@ class Runner:
                 metrics.clear()
             self.log.say(f"resumed in {phase}" if phase else "started")
             result = self._phases([metrics, self.log, *listeners], levels, watch, checkpointer)
+            metrics.check_there()
             self.run_dir.write_result(result)
             signal = self.setup.fabric.broadcast(stop.signal)
             if signal is not None:

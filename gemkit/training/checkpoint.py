@@ -153,7 +153,7 @@ class CheckpointDir:
         """Write a checkpoint, then remove all but the last two."""
         files = self.files()
         number = 1 + int(files[0].stem) if files else 1
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(exist_ok=True)  # without its parent: a removed run stays removed
         write(checkpoint, self.folder / f"{number:08d}.safetensors")
         for old in files[1:]:
             self.remove(old)

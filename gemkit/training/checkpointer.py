@@ -74,6 +74,8 @@ class DiskCheckpointer(Checkpointer):
         self._cost = 0.0
         self._saved_at = time.perf_counter()
         self._resumed = self._find(warn)
+        if writes:
+            folder.parent.mkdir(parents=True, exist_ok=True)
         if self._resumed:
             _restore(self.beside, self._resumed.state)
 

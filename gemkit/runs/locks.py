@@ -1,0 +1,78 @@
+"""Locks: held by an open file, and released by the system when the process dies."""
+
+import fcntl
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from gemkit.core.atomic_io import open_plain
+from gemkit.core.errors import OptionError
+
+_PATIENCE = 20
+"""Attempts to get a lock, 0.05 s apart, since `gemkit runs` holds one briefly."""
+
+
+def try_lock(handle: int, kind: int, patience: int = 1) -> bool:
+    """Try to get a lock, up to `patience` times."""
+    for attempt in range(patience):
+        try:
+            fcntl.flock(handle, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.05 * (attempt + 1 < patience))
+        else:
+            return True
+    return False
+
+
+def hold(file: BinaryIO, what: Path) -> None:
+    """Lock an open file until it is closed, and write this process into it."""
+    if not try_lock(file.fileno(), fcntl.LOCK_EX, _PATIENCE):
+        file.seek(0)
+        holder = file.read(100).decode("utf-8", "replace").strip()
+        raise OptionError(
+            f"{what} is in use by another process ({holder}); wait for it, or stop it"
+        )
+    file.truncate(0)
+    file.write(f"process {os.getpid()}\n".encode())
+    file.flush()
+
+
+def is_removed(file: BinaryIO) -> bool:
+    """Return whether an open file has no name any more."""
+    return os.fstat(file.fileno()).st_nlink == 0
+
+
+@contextmanager
+def reserved(target: Path) -> Iterator[None]:
+    """Hold a file that long work will write, so that no other process writes it too.
+
+    It is held by another file in the same folder, which is removed at the end. So this also
+    refuses, before the work, a folder that cannot be written.
+    """
+    name = hashlib.sha256(os.fsencode(target.name)).hexdigest()[:16]  # never too long
+    beside = target.with_name(f".gemkit-{name}.lock")
+    try:
+        with suppress(FileNotFoundError):
+            if stat.S_ISDIR(os.lstat(target).st_mode):
+                raise OptionError(f"{target} is a folder; choose another --out")
+        file = open_plain(beside, "a+b", within=beside.parent)
+    except OSError as error:
+        raise OptionError(
+            f"cannot write {target}: {error.strerror or error}; choose another --out"
+        ) from error
+    with file:
+        hold(file, target)
+        if not is_removed(file):
+            try:
+                yield
+            finally:
+                with suppress(OSError):
+                    beside.unlink()
+            return
+    with reserved(target):  # its last holder removed the file when it was done
+        yield
