@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import torch
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 
 from gemkit.core.density import density_from
 from gemkit.core.errors import DataError, ImportanceError, OptionError
+from gemkit.core.events import Scoring
 from gemkit.core.memory import memory_explained
 from gemkit.core.probe import Batch, Probe, cross_entropy
 from gemkit.core.prunable import prunable_names
@@ -20,7 +23,8 @@ from gemkit.models.check import check_model, try_outputs
 from gemkit.parts.allocation import Allocation
 from gemkit.parts.scores import LearnedScores, Scores
 from gemkit.plugins.usual import usual_registry
-from gemkit.pruning.freeze import measure
+from gemkit.pruning.measuring import measure
+from gemkit.report.progress import shown
 from gemkit.training.task import ObjectiveSpec, task_from
 
 
@@ -36,6 +40,7 @@ def importance(
     prune_frozen: bool = False,
     objective: ObjectiveSpec | None = None,
     split: Split | None = None,
+    progress: bool = True,
     **fields: Any,  # noqa: ANN401 - the options of whatever part is named
 ) -> Tensors:
     """Return the importance of every prunable weight of a model; higher means keep.
@@ -52,6 +57,7 @@ def importance(
         prune_frozen: also measure frozen weights (`requires_grad=False`).
         objective: the loss that scores are measured by, as in `search`; cross-entropy by default.
         split: a function of a batch that returns inputs and targets, if it is no such pair.
+        progress: show a bar on a terminal or in a notebook, if there are several batches.
         fields: options of the part when it is given by name.
     """
     if isinstance(scores, str):
@@ -93,7 +99,7 @@ def importance(
         classes=labels,
         indices=any(is_index(inputs) for inputs, _ in batches),
     )
-    return _in_format_of(weights, measure(scores, probe))
+    return _in_format_of(weights, _measured(scores, probe, progress=progress))
 
 
 def select(
@@ -118,6 +124,14 @@ def select(
     masks = _all_alive(importance, alive)
     shares = allocation.keep(importance, masks, density)
     return keep_top(importance, masks, shares, in_use=None if allow_ties else masks)
+
+
+def _measured(scores: Scores, probe: Probe, *, progress: bool) -> Tensors:
+    """Measure importance, and show how far that is."""
+    passes, batches = count(1), len(probe.batches)
+    with shown(progress) as show:
+        on_pass = lambda: show(Scoring(1, 1, next(passes), batches))  # noqa: E731
+        return measure(scores, replace(probe, on_pass=on_pass))
 
 
 def _as_batches(batches: Iterable[Any], split: Split | None) -> list[Batch]:

@@ -52,6 +52,7 @@ GIVEN = [
     Given("PhaseStarted", "gemkit.core.events"),
     Given("StepEnded", "gemkit.core.events"),
     Given("EpochEnded", "gemkit.core.events"),
+    Given("Scoring", "gemkit.core.events"),
     Given("Froze", "gemkit.core.events"),
     Given("Collapsed", "gemkit.core.events"),
     Given("Noted", "gemkit.core.events"),

@@ -3,7 +3,8 @@
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -12,38 +13,63 @@ from rich.console import Console
 
 from gemkit.cli.command import echo
 from gemkit.core.errors import GemkitError, Stopped
-from gemkit.core.events import Collapsed, EpochEnded, Event, Noted, PhaseStarted
-from gemkit.report.progress import LABELS, Bars, columns, metrics, warning
+from gemkit.core.events import (
+    Collapsed,
+    EpochEnded,
+    Event,
+    Froze,
+    Noted,
+    PhaseStarted,
+    Scoring,
+)
+from gemkit.report.progress import LABELS, Bars, Slow, columns, metrics, warning
 from gemkit.training.loop import Listener
 
 _LINES = 10
-"""The most lines that a phase prints."""
+"""The most lines that a phase prints, besides those of long scoring."""
 
 
 @contextmanager
-def progress() -> Iterator[Listener]:
-    """Yield a listener that shows the progress of a phase."""
+def progress(*, many: bool = False) -> Iterator[Listener]:
+    """Yield a listener that shows the progress of a phase, or of `many` phases in little space."""
     console = Console(stderr=True, highlight=False, markup=False, emoji=False)
     if sys.stderr.isatty() and not console.is_dumb_terminal:
-        with columns(console) as bars:
-            yield Bars(bars)
+        with columns(console, many=many) as bars:
+            yield Bars(bars, many=many)
     else:
-        yield Lines()
+        yield Slow(echo_line) if many else Lines()
+
+
+def echo_line(text: str) -> None:
+    """Print a line on stderr."""
+    echo(text, err=True)
 
 
 class Lines:
     """Print about ten lines for each phase."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.epochs = 0
+        self.freeze = self.freezes = 0
+        self._now = now
+        self._began = now()
+        self._before = 0
+        self._slow = Slow(echo_line, now)
 
     def __call__(self, event: Event) -> None:
-        """Print a line after each tenth of the epochs, and every warning."""
+        """Print a line after each tenth of the epochs or freezes, and every warning."""
         if isinstance(event, PhaseStarted):
-            self.epochs = event.epochs
+            self.epochs, self.freezes, self._began = event.epochs, 0, self._now()
+        elif isinstance(event, Scoring):
+            self._slow(event)
+            if not self.freezes:
+                self._before = event.freeze - 1
+            self.freeze, self.freezes = event.freeze, event.freezes
+        elif isinstance(event, Froze) and not self.epochs and self.freezes > 1:
+            self._froze(event)
         elif isinstance(event, Collapsed | Noted):
             echo(warning(event), err=True)
-        elif isinstance(event, EpochEnded) and self._is_due(event.epoch):
+        elif isinstance(event, EpochEnded) and _is_due(event.epoch, self.epochs):
             left = event.seconds / event.epoch * (self.epochs - event.epoch)
             echo(
                 f"{LABELS[event.phase]} {event.epoch}/{self.epochs}  {metrics(event)}  "
@@ -51,9 +77,22 @@ class Lines:
                 err=True,
             )
 
-    def _is_due(self, epoch: int) -> bool:
-        """Return whether this epoch completes another tenth of them."""
-        return epoch * _LINES // self.epochs > (epoch - 1) * _LINES // self.epochs
+    def _froze(self, event: Froze) -> None:
+        """Print a line for a freeze of a search that trains nothing."""
+        if _is_due(self.freeze, self.freezes):
+            self._slow.rest()
+            each = (self._now() - self._began) / (self.freeze - self._before)
+            left = each * (self.freezes - self.freeze)
+            echo(
+                f"scoring {self.freeze}/{self.freezes}  density "
+                f"{event.alive / max(1, event.prunable):.3f}  {left:.0f} s left",
+                err=True,
+            )
+
+
+def _is_due(number: int, count: int) -> bool:
+    """Return whether this epoch or freeze completes another tenth of them."""
+    return number * _LINES // count > (number - 1) * _LINES // count
 
 
 class Warnings:

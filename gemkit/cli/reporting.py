@@ -85,6 +85,10 @@ class Report(Progress):
         """Show a bar, or print lines."""
         return progress()
 
+    def checking(self) -> AbstractContextManager[Listener]:
+        """Show the bar of the present phase, or print a line now and then."""
+        return progress(many=True)
+
     def controls(self) -> Listener:
         """Print only warnings, since checks have many phases."""
         return Warnings()

@@ -68,6 +68,20 @@ class EpochEnded:
 
 
 @dataclass(frozen=True)
+class Scoring:
+    """Scores are being measured, for number `freeze` of `freezes`, counted from 1.
+
+    `passes` counts the forward passes that have begun. There are `batches` of data, which some
+    scores pass through the network several times, and others not at all.
+    """
+
+    freeze: int
+    freezes: int
+    passes: int
+    batches: int
+
+
+@dataclass(frozen=True)
 class Froze:
     """A freeze is done: its target density, and the weights alive and kept after it."""
 
@@ -94,5 +108,5 @@ class Noted:
     message: str
 
 
-Event = PhaseStarted | StepEnded | EpochEnded | Froze | Collapsed | Noted
+Event = PhaseStarted | StepEnded | EpochEnded | Scoring | Froze | Collapsed | Noted
 """Every event that an observer receives."""

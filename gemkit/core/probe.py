@@ -48,7 +48,8 @@ class Probe:
     empty unless they are learned. `density` is what the freeze that asks will keep, for the few
     scores that depend on it, and `turn` counts the freezes before it. `objective` is the loss of
     outputs and a batch that the run minimizes, and `classes` says whether targets are classes.
-    `indices` says whether inputs are indices, such as tokens.
+    `indices` says whether inputs are indices, such as tokens. `on_pass` is called before every
+    forward pass: to show progress, and to stop.
     """
 
     model: nn.Module
@@ -63,6 +64,7 @@ class Probe:
     objective: Callable[[Tensor, Batch], Tensor] = cross_entropy
     classes: bool = True
     indices: bool = False
+    on_pass: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
 
     def leaves(self, *, rest: bool = False) -> Tensors:
         """Copy the weights to differentiate by them, in single precision at least.
@@ -97,6 +99,7 @@ class Probe:
         for normalization layers (and dropout) as `model.train()` would; dropout leaves the global
         random numbers as they were.
         """
+        self.on_pass()
         like = next(iter(tensors.values()))
         state = {
             name: own.to(like.device, like.dtype if own.is_floating_point() else None, copy=True)

@@ -17,5 +17,8 @@ def warn_user(message: str) -> None:
 
 
 def _is_gemkit(names: dict[str, Any]) -> bool:
-    """Whether these are the globals of a gemkit module; executed code may have no name."""
-    return str(names.get("__name__", "")).startswith("gemkit.")
+    """Whether these are the globals of a gemkit module, or of contextlib, which decorates some.
+
+    Executed code may have no name.
+    """
+    return str(names.get("__name__", "")).startswith(("gemkit.", "contextlib"))

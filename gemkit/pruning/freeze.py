@@ -7,19 +7,18 @@ from fractions import Fraction
 from functools import partial
 
 import torch
-from torch import nn
 
-from gemkit.core.errors import ImportanceError
-from gemkit.core.events import Froze
-from gemkit.core.memory import during
+from gemkit.core.errors import ImportanceError, Stopped
+from gemkit.core.events import Froze, Scoring
 from gemkit.core.probe import Probe
 from gemkit.core.state import StateDict, checked_rng_state
-from gemkit.core.tensors import Tensors, budget, counts, generator, kept, seeded, total
+from gemkit.core.tensors import Tensors, budget, counts, generator, kept, total
 from gemkit.parts.recipe import Recipe
 from gemkit.parts.schedule import Freeze
 from gemkit.parts.scores import Scores
 from gemkit.pruning.collapse import keep_one
 from gemkit.pruning.masked import MaskedNet
+from gemkit.pruning.measuring import measure
 from gemkit.tickets.info import FreezeRecord
 from gemkit.training.calibration import draw
 from gemkit.training.loop import RunContext
@@ -37,7 +36,9 @@ class Freezer:
         trainer: Trainer,
         context: RunContext,
         on_collapse: CollapsePolicy = "error",
+        freezes: int = 1,
     ) -> None:
+        self.freezes = freezes
         self.recipe = recipe
         self.net = net
         self.trainer = trainer
@@ -50,12 +51,13 @@ class Freezer:
         """Freeze to a density, and return the mask that the network uses from now on."""
         net, recipe, density = self.net, self.recipe, planned.density
         allow_ties = self.trainer.plan.allow_ties
-        importance = self._importance(recipe.scores, density)
-        if recipe.grow is None:
-            freeze(net, recipe, density, importance, self.on_collapse, allow_ties=allow_ties)
-        else:
-            growth = partial(self._importance, recipe.grow, density)
-            regrow(net, recipe, planned, importance, growth, allow_ties=allow_ties)
+        with self._undone_if_stopped():
+            importance = self._importance(recipe.scores, density)
+            if recipe.grow is None:
+                freeze(net, recipe, density, importance, self.on_collapse, allow_ties=allow_ties)
+            else:
+                growth = partial(self._importance, recipe.grow, density)
+                regrow(net, recipe, planned, importance, growth, allow_ties=allow_ties)
         net.clear_state(self.trainer.optimizer)
         mask = net.mask
         record = FreezeRecord(step=step, target=density, alive=kept(net.alive), kept=kept(mask))
@@ -79,6 +81,27 @@ class Freezer:
 
     def final_mask(self, density: float) -> Tensors:
         """Choose the mask of the ticket, and apply it."""
+        with self._undone_if_stopped():
+            mask = self._tested_mask(density)
+        self.net.apply_mask_(mask)
+        return mask
+
+    @contextmanager
+    def _undone_if_stopped(self) -> Iterator[None]:
+        """If a signal stops scoring, save the search as it was before, so that it is repeated.
+
+        Until importance is measured, scoring changes nothing but its own random numbers.
+        """
+        before = self._rng.get_state()
+        try:
+            yield
+        except Stopped:
+            self._rng.set_state(before)
+            self.context.checkpointer.maybe_save()
+            raise
+
+    def _tested_mask(self, density: float) -> Tensors:
+        """Choose the mask of the ticket; refuse one that position alone decides."""
         net, recipe = self.net, self.recipe
         mask = self._chosen_mask(density)
         if recipe.rounding.spends_budget and not self.trainer.plan.allow_ties:
@@ -89,7 +112,6 @@ class Freezer:
         if self.on_collapse == "keep-one":
             importance = self._importance(recipe.scores, density)
             mask = keep_one(mask, importance, net.alive, limit=budget(total(mask), density))
-        net.apply_mask_(mask)
         return mask
 
     def _chosen_mask(self, density: float) -> Tensors:
@@ -135,6 +157,7 @@ class Freezer:
             objective=context.task.loss_of(net.model),
             classes=classes,
             indices=context.data.indices,
+            on_pass=self._passes(len(batches)),
         )
         importance = measure(scores, probe)
         if context.fabric.world_size > 1:  # the last bits may differ between GPUs
@@ -142,6 +165,17 @@ class Freezer:
             for value in importance.values():
                 torch.distributed.broadcast(value, src=0)
         return negated(importance) if self.recipe.invert else importance
+
+    def _passes(self, batches: int) -> Callable[[], None]:
+        """Return what is called before every pass: it reports the pass, and may stop the run."""
+        number, passes = min(len(self.history) + 1, self.freezes), itertools.count(1)
+
+        def begin() -> None:
+            self.context.checkpointer.stop_if_asked()
+            with torch.random.fork_rng([]):  # an observer that draws is not taken for the scores
+                self.context.emit(Scoring(number, self.freezes, next(passes), batches))
+
+        return begin
 
 
 def freeze(
@@ -221,73 +255,3 @@ def _named(scores: Scores) -> Iterator[None]:
         yield
     except ImportanceError as error:
         raise ImportanceError(f"scores '{scores.name}': {error}") from error
-
-
-# --- measuring -----------------------------------------------------------------------------------
-
-
-@during("scoring")
-def measure(scores: Scores, probe: Probe) -> Tensors:
-    """Return the importance of all weights; refuse scores that change the model or do not fit it.
-
-    Global random numbers are refused too: no seed determines them.
-    """
-    before = _versions(probe.model)
-    device = next(iter(probe.weights.values())).device
-    with seeded(0, device), torch.enable_grad():
-        drawn_from = torch.get_rng_state()
-        importance = scores.importance(probe)
-        drew = not torch.equal(drawn_from, torch.get_rng_state())
-    if changed := [name for name, now in _versions(probe.model).items() if before[name] != now]:
-        raise ImportanceError(
-            f"scores '{scores.name}' changed the model they measure ({', '.join(changed[:3])}); "
-            "work on probe.weights, which are copies, and through probe.forward"
-        )
-    if drew:
-        raise ImportanceError(
-            f"scores '{scores.name}' drew global random numbers, which no seed decides; draw from "
-            "probe.rng"
-        )
-    return _checked(scores, probe, importance)
-
-
-def _versions(model: nn.Module) -> dict[str, tuple[object, ...]]:
-    """Return what changes with the model, without reading a value from the device."""
-    tensors = itertools.chain(model.named_parameters(), model.named_buffers())
-    versions: dict[str, tuple[object, ...]] = {
-        name: (tensor._version, tensor.requires_grad, tensor.grad is None)
-        for name, tensor in tensors
-        if not tensor.is_inference()  # these have no version
-    }
-    modes = {f"mode of '{name}'": (module.training,) for name, module in model.named_modules()}
-    return {**versions, **modes}
-
-
-def _checked(scores: Scores, probe: Probe, importance: object) -> Tensors:
-    """Return importance in the order of the weights; names and shapes must be theirs."""
-    title = f"scores '{scores.name}'"
-    if not isinstance(importance, dict):
-        raise ImportanceError(
-            f"{title} must return a dict with one tensor per prunable weight, not "
-            f"{type(importance).__name__}"
-        )
-    if set(importance) != set(probe.weights):
-        missing = sorted(set(probe.weights) - set(importance))[:3]
-        unknown = sorted(str(name) for name in set(importance) - set(probe.weights))[:3]
-        raise ImportanceError(
-            f"{title} must return one tensor per prunable weight; "
-            f"missing: {', '.join(missing) or 'none'}; unknown: {', '.join(unknown) or 'none'}"
-        )
-    for name, weight in probe.weights.items():
-        found = importance[name]
-        if not isinstance(found, torch.Tensor):
-            raise ImportanceError(
-                f"{title} returned something of type {type(found).__name__} for '{name}'; return "
-                "a tensor"
-            )
-        if found.shape != weight.shape:
-            raise ImportanceError(
-                f"{title} returned shape {tuple(found.shape)} for '{name}', whose weight has shape "
-                f"{tuple(weight.shape)}"
-            )
-    return {name: importance[name].detach() for name in probe.weights}

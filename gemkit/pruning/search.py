@@ -89,7 +89,7 @@ def search(
         for note in _notes(recipe, model, net, context.task, freezes, clock, prune_frozen):
             context.emit(Noted(note))
         loop = TrainLoop(context, trainer, clock)
-        freezer = Freezer(recipe, net, trainer, context, on_collapse)
+        freezer = Freezer(recipe, net, trainer, context, on_collapse, len(freezes))
         rewinder = Rewinder(recipe.rewind, net, loop)
         context.begin(net=net, trainer=trainer, training=loop, freezer=freezer, rewinder=rewinder)
         state = _Search(recipe, target, freezes, loop, freezer, guard, rewinder, prune_frozen)

@@ -19,6 +19,7 @@ from gemkit.runs.setup import set_up
 from gemkit.sanity.context import CheckContext
 from gemkit.sanity.trials import TICKET, Measured, Unmade, trials
 from gemkit.study.store import Row
+from gemkit.study.watching import watched
 from gemkit.tickets.ticket import Ticket
 from gemkit.training.device import make_fabric
 
@@ -48,8 +49,9 @@ def _measured(run: Row, registry: Registry) -> Row:
     row = {key: run[key] for key in KEYS if key in run} | _about(resolved, str(fabric.device))
     began, started = time.perf_counter(), time.process_time()
     try:
-        resolved, epochs = tuned(resolved, setup, run.get("tuning", ()), folder)
-        context = run_context(resolved, setup, registry, [curves]).tolerating_collapse()
+        watch = watched(f"{resolved.recipe.pruner} at density {resolved.density:g}")
+        resolved, epochs = tuned(resolved, setup, run.get("tuning", ()), folder, [watch])
+        context = run_context(resolved, setup, registry, [watch, curves]).tolerating_collapse()
         ticket = context.search()
     except CollapseError as error:
         return row | {"collapse": str(error)}

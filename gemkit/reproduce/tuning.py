@@ -10,11 +10,16 @@ from gemkit.methods.ratio_search import search_ratios
 from gemkit.methods.ratios import Ratios, every_weight, with_densities
 from gemkit.runs.resolved import ResolvedRun
 from gemkit.runs.setup import Setup, load_data
+from gemkit.training.loop import Listener
 from gemkit.training.plan import Plan
 
 
 def tuned(
-    run: ResolvedRun, setup: Setup, stages: Sequence[Mapping[str, Any]], folder: Path | None
+    run: ResolvedRun,
+    setup: Setup,
+    stages: Sequence[Mapping[str, Any]],
+    folder: Path | None,
+    observers: Sequence[Listener] = (),
 ) -> tuple[ResolvedRun, int]:
     """Return the run with tuned layer densities, and the epochs that tuning took.
 
@@ -30,14 +35,16 @@ def tuned(
     alive, epochs = every_weight(run.recipe, setup.model), 0
     for stage in stages:
         find = _searched if stage["by"] == "search" else _learned
-        ratios, spent = find(run, setup, stage["epochs"])
+        ratios, spent = find(run, setup, stage["epochs"], observers)
         recipe = with_densities(run.recipe, ratios, alive, "Tuned layer densities")
         assert recipe.density is not None
         run, epochs = replace(run, recipe=recipe, density=recipe.density), epochs + spent
     return run, epochs
 
 
-def _searched(run: ResolvedRun, setup: Setup, epochs: int) -> tuple[Ratios, int]:
+def _searched(
+    run: ResolvedRun, setup: Setup, epochs: int, observers: Sequence[Listener]
+) -> tuple[Ratios, int]:
     """Try neighbours, each trained like the ticket but for fewer epochs."""
     trials = search_ratios(
         run.recipe,
@@ -47,13 +54,16 @@ def _searched(run: ResolvedRun, setup: Setup, epochs: int) -> tuple[Ratios, int]
         plan=run.finetune.model_copy(update={"epochs": epochs}),
         seed=run.seed,
         runtime=run.runtime,
+        observers=observers,
         fabric=setup.fabric,
     )
     best = max(trials, key=lambda trial: trial.accuracy)
     return best.ratios, epochs * len(trials)
 
 
-def _learned(run: ResolvedRun, setup: Setup, epochs: int) -> tuple[Ratios, int]:
+def _learned(
+    run: ResolvedRun, setup: Setup, epochs: int, observers: Sequence[Listener]
+) -> tuple[Ratios, int]:
     """Learn one rate for each layer."""
     ratios = learn_ratios(
         run.recipe,
@@ -63,6 +73,7 @@ def _learned(run: ResolvedRun, setup: Setup, epochs: int) -> tuple[Ratios, int]:
         plan=Plan(epochs=epochs, batch_size=run.finetune.batch_size),
         seed=run.seed,
         runtime=run.runtime,
+        observers=observers,
         fabric=setup.fabric,
     )
     return ratios, epochs

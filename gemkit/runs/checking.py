@@ -125,11 +125,13 @@ def run_checks(
     seeds = [(ticket.info.seed + offset) % (MAX_SEED + 1) for offset in range(count)]
     left = len(pending(list(checks), seeds, file.done))
     began = time.perf_counter()
-    for number, result in enumerate(trials(ticket, checks, seeds, context, file.done), 1):
-        file = file.with_result(result)
-        file.write(margin)
-        seconds = (time.perf_counter() - began) / number * (left - number)
-        progress.measured(result, number, left, seconds)
+    with progress.checking() as show:
+        context = replace(context, observers=[*context.observers, show])
+        for number, result in enumerate(trials(ticket, checks, seeds, context, file.done), 1):
+            file = file.with_result(result)
+            file.write(margin)
+            seconds = (time.perf_counter() - began) / number * (left - number)
+            progress.measured(result, number, left, seconds)
     report = file.write(margin)
     try:
         title = f"{ticket.info.pruner}, density {ticket.info.density_target:g}"

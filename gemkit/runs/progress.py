@@ -49,6 +49,10 @@ class Progress:
         """Return a listener for the searches and fine-tunings of the checks."""
         return ignore
 
+    def checking(self) -> AbstractContextManager[Listener]:
+        """Return a context that yields a listener for the progress of each trial of the checks."""
+        return nullcontext(ignore)
+
     def processes(self, fabric: Fabric) -> AbstractContextManager[object]:
         """Return a context that every process of the run enters."""
         return nullcontext()

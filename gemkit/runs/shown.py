@@ -22,6 +22,10 @@ class Shown(Progress):
         """Show a bar."""
         return shown(self.bars)
 
+    def checking(self) -> AbstractContextManager[Listener]:
+        """Show the bar of the present phase."""
+        return shown(self.bars, many=True)
+
     def controls(self) -> Listener:
         """Issue warnings alone, since checks have many phases."""
         return warn_of

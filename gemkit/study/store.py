@@ -9,14 +9,15 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from signal import SIGINT, Signals
 from typing import Any
 
-import torch
-
 from gemkit.core.atomic_io import open_plain
-from gemkit.core.errors import GemkitError, OptionError
+from gemkit.core.errors import GemkitError, OptionError, Stopped
 from gemkit.core.memory import memory_explained
+from gemkit.runs import signals
 from gemkit.study.counting import counted
+from gemkit.study.watching import begin, carry_out, linked
 
 Row = dict[str, Any]
 
@@ -54,26 +55,50 @@ class Ledger:
         if not missing:
             return
         self._check_writable()
+        try:
+            self._complete(missing, measure, jobs, describe or self._describe)
+        except BrokenProcessPool as error:
+            raise GemkitError(
+                f"a process was killed, perhaps for lack of memory; {self._continues()}"
+            ) from error
+        except (Stopped, KeyboardInterrupt) as stop:  # a signal to this process, or to all
+            number = stop.signal if isinstance(stop, Stopped) else SIGINT
+            words = f"stopped by {Signals(number).name}; {self._continues()}"
+            raise Stopped(number, words) from stop
+
+    def _complete(
+        self,
+        missing: Sequence[Row],
+        measure: Callable[[Row], Row],
+        jobs: int,
+        describe: Callable[[Row], str],
+    ) -> None:
         context = get_context("spawn")  # a forked torch may hang
-        continues = f"finished runs are in {self.path}, and the same command continues from there"
         with (
-            memory_explained(continues),
+            memory_explained("finished runs are kept, and the same command continues"),
             counted(len(missing)) as count,
-            ProcessPoolExecutor(jobs, mp_context=context, initializer=_one_thread) as pool,
+            linked(context, count.note) as link,
+            ProcessPoolExecutor(
+                jobs, mp_context=context, initializer=begin, initargs=(link,)
+            ) as pool,
         ):
-            ended = as_completed([pool.submit(measure, run) for run in missing])
             try:
-                for future in ended:
-                    row = future.result()
-                    self.append(row)
-                    count((describe or self._describe)(row))
-            except BrokenProcessPool as error:
-                raise GemkitError(
-                    f"a process was killed, perhaps for lack of memory; {continues}"
-                ) from error
+                with signals.raised():
+                    ended = as_completed([pool.submit(carry_out, measure, one) for one in missing])
+                    for future in ended:
+                        row = future.result()
+                        self.append(row)
+                        count(describe(row))
             except BaseException:
+                link.stop.set()
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
+
+    def _continues(self) -> str:
+        """Say what there is, and how to continue."""
+        if not self.path.exists():
+            return "no run is finished, and the same command starts again"
+        return f"finished runs are in {self.path}, and the same command continues from there"
 
     def _check_writable(self) -> None:
         """Refuse a file that cannot be written, before anything runs; leave no empty file."""
@@ -136,10 +161,6 @@ class Ledger:
                 return file.read()
         except (FileNotFoundError, NotADirectoryError):
             return b""
-
-
-def _one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 def mean_and_spread(fractions: Sequence[float]) -> str:

@@ -31,6 +31,9 @@ class Checkpointer:
     def maybe_save(self, *, epoch_ended: bool = False) -> None:
         """Save if it is time; called after every step and freeze."""
 
+    def stop_if_asked(self) -> None:
+        """Raise `Stopped` if the run is asked to stop, without saving; called while scoring."""
+
 
 class DiskCheckpointer(Checkpointer):
     """Saves a run's state in a folder, and resumes from there.
@@ -107,6 +110,11 @@ class DiskCheckpointer(Checkpointer):
         if due or signal is not None:
             self._save()
         self._stop_if_asked(signal)
+
+    def stop_if_asked(self) -> None:
+        """Raise `Stopped` if the run is asked to stop; several processes stop after an epoch."""
+        if self._fabric is not None and self._fabric.world_size == 1:
+            self._stop_if_asked(self.asked_to_stop())
 
     def _is_due(self, epoch_ended: bool) -> bool:
         since = time.perf_counter() - self._saved_at

@@ -7,7 +7,16 @@ import pytest
 from rich.console import Console
 
 from gemkit.cli.progress import Bars, Lines, columns, progress
-from gemkit.core.events import Collapsed, EpochEnded, Froze, PhaseStarted, StepEnded
+from gemkit.core.events import (
+    Collapsed,
+    EpochEnded,
+    Froze,
+    Noted,
+    PhaseStarted,
+    Scoring,
+    StepEnded,
+)
+from gemkit.report.progress import Slow
 
 
 def phase(epochs, name="search", steps=4):
@@ -103,3 +112,98 @@ def test_bars_are_only_for_terminals(monkeypatch, tty, term, expected):
     monkeypatch.setattr("sys.stderr", Stream())
     with progress() as listener:
         assert type(listener) is expected
+
+
+# --- scoring, and many phases --------------------------------------------------------------------
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self):
+        self.time = 0.0
+
+    def __call__(self):
+        return self.time
+
+
+def rounds(count, batches=0, passes=1):
+    """Return the events of a search that trains nothing."""
+    yield PhaseStarted("search", 0, 0)
+    for freeze in range(1, count + 1):
+        yield from (Scoring(freeze, count, one, batches) for one in range(1, passes + 1))
+        yield Froze(0, 0.5, 100 - freeze, 100 - freeze, 100)
+
+
+def test_rounds_of_scoring_print_ten_lines_with_the_time_left(capsys):
+    clock = Clock()
+    listener = Lines(clock)
+    for event in rounds(100):
+        clock.time += isinstance(event, Froze)
+        listener(event)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 10
+    assert lines[0] == "scoring 10/100  density 0.900  90 s left"
+
+
+def test_resumed_rounds_estimate_from_what_they_did(capsys):
+    clock, listener = Clock(), None
+    listener = Lines(clock)
+    listener(PhaseStarted("search", 0, 0))
+    listener(Scoring(9, 10, 1, 0))
+    clock.time = 5.0
+    listener(Froze(0, 0.5, 9, 9, 10))
+    assert capsys.readouterr().err.endswith("  5 s left\n")
+
+
+def test_long_scoring_says_now_and_then_how_far_it_is(capsys):
+    clock = Clock()
+    listener = Lines(clock)
+    listener(PhaseStarted("search", 3, 12))
+    for one in range(1, 201):
+        listener(Scoring(1, 2, one, 100))
+        clock.time += 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "scoring 1/2: 60 of 100 passes",
+        "scoring 1/2: 120 of 200 passes",
+        "scoring 1/2: 180 of 200 passes",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("events", "shown"),
+    [
+        (rounds(4), ["scoring", "4/4", "density 0.960"]),
+        (rounds(1, batches=3, passes=3), ["scoring", "2/3"]),
+        (rounds(1, batches=1), []),
+        (rounds(1), []),
+    ],
+)
+def test_scoring_has_a_bar_if_it_has_rounds_or_batches(screen, events, shown):
+    picture = drawn(screen, *events)
+    assert all(words in picture for words in shown)
+    assert ("scoring" in picture) == bool(shown)
+
+
+def test_of_many_phases_one_bar_is_shown_and_warnings_are_left_to_others(screen):
+    with columns(screen, many=True) as bars:
+        listener = Bars(bars, many=True)
+        for event in (*phase(2), *rounds(3), *phase(4, "finetune")):
+            listener(event)
+            assert len(bars.tasks) <= 1
+        listener(Noted("a control is odd"))
+        assert bars.tasks[0].description == "fine-tune"
+    assert "odd" not in screen.file.getvalue()
+
+
+def test_a_trial_of_checks_prints_a_line_now_and_then():
+    clock, lines = Clock(), []
+    listener = Slow(lines.append, clock)
+    for event in phase(3, steps=50):
+        clock.time += isinstance(event, StepEnded)
+        listener(event)
+    assert lines == [
+        "search: step 60/150  density 1.000  loss 0.125  accuracy 75.0 %",
+        "search: step 120/150  density 0.500  loss 0.125  accuracy 75.0 %",
+    ]

@@ -41,6 +41,44 @@ def test_a_search_and_a_finetuning_show_bars_on_a_terminal(monkeypatch):
     assert "accuracy" in text
 
 
+def test_scores_on_many_batches_and_in_rounds_show_bars_on_a_terminal(monkeypatch):
+    terminal, data = on_terminal(monkeypatch), tiny_data()
+    batches = list(data.train.batches(8, seed=0))
+    gemkit.importance("snip", tiny_net(), batches, progress=False)
+    gemkit.importance("snip", tiny_net(), batches[:1])
+    assert "scoring" not in terminal.getvalue()
+    plain = gemkit.importance("snip", tiny_net(), batches)
+    assert "scoring" in terminal.getvalue()
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    again = gemkit.importance("snip", tiny_net(), batches)
+    assert all(torch.equal(plain[name], again[name]) for name in plain)
+    terminal = on_terminal(monkeypatch)
+    gemkit.search("synflow", tiny_net(), data, density=0.5, plan=PLAN, runtime=CPU)
+    assert "100/100" in terminal.getvalue()
+
+
+def test_checks_of_a_run_show_the_bar_of_a_trial(monkeypatch, tmp_path):
+    terminal = on_terminal(monkeypatch)
+    config = RunConfig(
+        pruner="random",
+        dataset={"name": "fake", "samples": 60},
+        model={"name": "conv4", "width": 4},
+        density=0.5,
+        finetune={"epochs": 1},
+        runtime={"device": "cpu"},
+        run={"checks": ["shuffle"], "check_seeds": 1},
+    )
+    seen = []
+    monkeypatch.setattr(
+        "gemkit.runs.shown.Shown.measured",
+        lambda *_: seen.append(terminal.getvalue().count("fine-tune")),
+    )
+    gemkit.run(config, tmp_path / "run")
+    assert len(seen) == 1, "of the ticket itself the result is known"
+    assert terminal.getvalue().count("fine-tune") > 1
+    assert seen[0] > 1, "before the trial has ended"
+
+
 @pytest.mark.parametrize("how", ["silenced", "not a terminal", "not the first process", "dumb"])
 def test_there_is_no_bar_where_nobody_would_see_it(how, monkeypatch, capsys):
     terminal = on_terminal(monkeypatch)

@@ -1,0 +1,61 @@
+"""The runs of a ledger say how far they are, and stop when their parent is asked to stop."""
+
+import itertools
+import os
+import signal
+import time
+from functools import partial
+
+import pytest
+
+from gemkit.core.errors import Stopped
+from gemkit.core.events import PhaseStarted, StepEnded
+from gemkit.report.progress import Slow
+from gemkit.study.store import Ledger
+from gemkit.study.watching import watched
+
+
+def endless(run):
+    """Return at once for seed 1, else train without an end and report every step."""
+    if run["seed"] == 1:
+        return run
+    watch = watched("a run", partial(Slow, seconds=0))
+    watch(PhaseStarted("search", 1, 10))
+    for step in itertools.count(1):
+        watch(StepEnded("search", step))
+        time.sleep(0.01)
+    raise AssertionError("unreachable")
+
+
+def test_a_signal_to_the_parent_stops_its_processes(tmp_path, monkeypatch):
+    """Those that wait in the queue of the pool must not start either."""
+    lines, number = [], signal.SIGTERM
+
+    def hear(self, text):
+        if not lines:
+            os.kill(os.getpid(), number)
+        lines.append(text)
+
+    monkeypatch.setattr("gemkit.study.counting.Lines.note", hear)
+    ledger = Ledger(tmp_path / "l.jsonl", ("seed",))
+    with pytest.raises(Stopped) as stopped:
+        ledger.complete([{"seed": seed} for seed in (1, 2, 3, 4)], endless, jobs=1)
+    words = f"stopped by SIGTERM; finished runs are in {ledger.path}, and the same command"
+    assert str(stopped.value).startswith(words)
+    assert stopped.value.signal == number
+    assert ledger.rows() == [{"seed": 1}]
+    assert lines[0] == "a run: search: step 1/10"
+
+
+@pytest.mark.parametrize("stop", [Stopped(signal.SIGTERM), KeyboardInterrupt()])
+def test_nothing_is_said_to_be_kept_if_no_run_is_finished(tmp_path, monkeypatch, stop):
+    def fail(*_: object) -> None:
+        raise stop
+
+    monkeypatch.setattr(Ledger, "_complete", fail)
+    with pytest.raises(Stopped, match=r"stopped by SIG(TERM|INT); no run is finished, and the"):
+        Ledger(tmp_path / "l.jsonl", ("seed",)).complete([{"seed": 1}], endless, jobs=1)
+
+
+def test_a_run_outside_a_ledger_is_not_stopped():
+    watched("a run")(StepEnded("search", 1))
