@@ -51,7 +51,9 @@ def draw_lambda(figure: "Figure", results: Sequence[Results], styles: Styles) ->
             **style,
         )
         if limit := bound(one):
-            left.plot(*zip(*limit, strict=True), color=style["color"], ls=":", lw=1)
+            # A bound holds until the next freeze.
+            until = [*limit, (max(epochs, limit[-1][0]), limit[-1][1])]
+            left.step(*zip(*until, strict=True), where="post", color=style["color"], ls=":", lw=1)
     left.set_yscale("log")
     left.set_xlabel("epoch of the search; dotted: bound")
     left.set_ylabel("weights kept, %")

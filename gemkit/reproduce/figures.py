@@ -64,12 +64,13 @@ def draw_figures(
     sparse = [one for one in known if one.preset.density < 1]
     checked = [one for one in sparse if one.line.checks]
     rows = len({one.line.method for one in sparse})
+    wide = max(7.2, 0.9 + 2.1 * len(_densities(known)))  # the title of a panel is 2 inches long
     searched = [one for one in known if any(row["curves"]["search"] for row in one.rows)]
     drawings: dict[str, Drawing] = {
         "accuracy": (7.2, 3.2, _accuracy, known),
         "sanity": (7.2, 3.2, _sanity, checked),
-        "layers": (7.2, 1.2 + 1.1 * rows, _layers, sparse),
-        "convergence": (7.2, 3.2, _convergence, known),
+        "layers": (wide, 1.2 + 1.1 * rows, _layers, sparse),
+        "convergence": (wide, 3.2, _convergence, known),
         "scatter": (4.6, 3.4, _scatter, sparse),
         "lambda": (7.2, 3.8, draw_lambda, searched),
         "progress": (6.0, 3.4, draw_progress, known),
@@ -83,7 +84,8 @@ def draw_figures(
                 figure = new_figure(width, height)
                 fill(figure, subjects, styles_of(one.line.method for one in known))
                 if stamp:
-                    figure.suptitle(stamp, color="#d55e00")
+                    # On the left, as the legend is on the right.
+                    figure.suptitle(stamp, x=0.01, ha="left", fontsize=9, color="#d55e00")
                 files += save(figure, folder, f"{stem}-{name}", origin(results))
     return files
 

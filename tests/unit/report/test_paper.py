@@ -1,5 +1,6 @@
 """Every figure and table of the paper has an entry, which can be tried without data."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,10 @@ from test_reproduce import REGISTRY, ROOT, TABLES, invented
 
 from docs.tools import paper as paper_page
 from gemkit.core.errors import FitError, OptionError
+from gemkit.report.plots import canvas, styles_of
 from gemkit.reproduce import trial
 from gemkit.reproduce.comparison import SYNTHETIC, comparison
-from gemkit.reproduce.curves import bound
+from gemkit.reproduce.curves import bound, draw_lambda
 from gemkit.reproduce.datasets import DATASETS
 from gemkit.reproduce.figures import CAPTIONS, draw_figures
 from gemkit.reproduce.paper import Item, paper
@@ -481,3 +483,30 @@ def test_the_bound_is_what_the_freezes_allow():
     assert limits[300] == pytest.approx(100 * target)
     for epoch, density in limits.items():
         assert density == pytest.approx(100 * target ** (epoch / 300)), "e^(-cj) of Algorithm 1"
+
+
+def test_a_bound_is_drawn_as_steps(tmp_path):
+    ledger = Ledger(tmp_path / "l.jsonl", KEYS)
+    for run in planned("fig2-lambda"):
+        ledger.append(invented(run, 0))
+    results = results_of(TABLES["fig2-lambda"], REGISTRY, FULL, 1, ledger)
+    with canvas() as new_figure:
+        figure = new_figure(7, 4)
+        draw_lambda(figure, results, styles_of(one.line.method for one in results))
+    dotted = [line for line in figure.axes[0].lines if line.get_linestyle() == ":"]
+    limits = [limit for one in results if (limit := bound(one))]
+    assert len(dotted) == len(limits) > 0
+    for line, limit in zip(dotted, limits, strict=True):
+        assert line.get_drawstyle() == "steps-post", "a bound holds until the next freeze"
+        assert list(zip(*line.get_data(), strict=True)) == [*limit, limit[-1]]
+
+
+@pytest.mark.parametrize(("name", "wider"), [("fig7-layers", True), ("cifar10-small", False)])
+def test_a_figure_is_as_wide_as_the_titles_of_its_panels(name, wider, tmp_path):
+    ledger = Ledger(tmp_path / "l.jsonl", KEYS)
+    for run in planned(name):
+        ledger.append(invented(run, 0))
+    results = results_of(TABLES[name], REGISTRY, FULL, 1, ledger)
+    [svg, _] = draw_figures(results, tmp_path, name, ["layers"])
+    points = float(re.search(r'width="([\d.]+)pt"', svg.read_text())[1])
+    assert (points > 72 * 7.2 + 1) == wider
