@@ -18,7 +18,7 @@ _LATEX = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
+    '"': r"\texttt{\char34}",  # \textquotedbl needs T1 fonts
     "'": r"\textquotesingle{}",
     "`": r"\textasciigrave{}",
     "-": "{-}",  # two would become a dash
@@ -33,7 +33,12 @@ _LATEX = {
     "…": r"\ldots{}",
     "–": "--",
     "λ": r"$\lambda$",
+    "×": r"$\times$",
+    "≤": r"$\le$",
+    "≥": r"$\ge$",
 }
+_RARE = frozenset("ÐÞðþĄąĐđĘęĦħĮįĸĿŀŉŊŋŦŧŲųſ")
+"""Latin letters that pdflatex cannot print in its default encoding."""
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]|$~#])")
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 _WIDTH = 28
@@ -52,7 +57,8 @@ def latex(text: str) -> str:
 def _latex(letter: str) -> str:
     if letter in _LATEX:
         return _LATEX[letter]
-    if letter.isascii() or ("\u00c0" <= letter <= "\u017f" and letter.isalpha()):
+    latin = "\u00c0" <= letter <= "\u017f" and letter.isalpha() and letter not in _RARE
+    if letter.isascii() or latin:
         return letter
     return rf"\texttt{{U+{ord(letter):04X}}}"
 

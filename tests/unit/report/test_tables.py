@@ -5,7 +5,9 @@ import html
 import io
 import json
 import re
+import shutil
 import string
+import subprocess
 
 import pytest
 from hypothesis import example, given
@@ -154,11 +156,56 @@ PLAIN = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zl
 def test_latex_has_no_special_character_of_a_name(text):
     """Take away what the escapes are made of; nothing that LaTeX acts on is left."""
     rest = re.sub(
-        r"\\text[a-z]+\{\}|\\texttt\{U\+[0-9A-F]+\}|\\ldots\{\}|\{[-\[\]*]\}", "", latex(text)
+        r"\\text[a-z]+\{\}|\\texttt\{(?:U\+[0-9A-F]+|\\char34)\}|\\ldots\{\}|\{[-\[\]*]\}",
+        "",
+        latex(text),
     )
-    rest = re.sub(r"\$(?:\\cdot|\\lambda|\\to|\\pm|-|\^\\dagger)\$|\\[{}$&#_%]|--", "", rest)
+    rest = re.sub(
+        r"\$(?:\\times|\\[lg]e|\\cdot|\\lambda|\\to|\\pm|-|\^\\dagger)\$|\\[{}$&#_%]|--", "", rest
+    )
     assert not set(rest) & set("\\{}$&#_%~^<>|\"'`-*[]")
     assert all(letter.isascii() or "\u00c0" <= letter <= "\u017f" for letter in rest)
+
+
+def compiled(folder, text):
+    """Compile a document with the default fonts, and return what pdflatex complains about."""
+    (folder / "doc.tex").write_text(
+        "\\documentclass{article}\n\\usepackage{booktabs}\n\\begin{document}\n"
+        f"{text}\n\\end{{document}}\n"
+    )
+    words = ["pdflatex", "-draftmode", "-interaction=nonstopmode", "-no-shell-escape", "doc.tex"]
+    done = subprocess.run(words, cwd=folder, capture_output=True, check=False)
+    printed = done.stdout.decode(errors="replace")
+    lines = [one for one in printed.splitlines() if one.startswith("!") or "Missing char" in one]
+    return lines or ([] if done.returncode == 0 else [printed])
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no LaTeX is installed")
+def test_latex_tables_compile_with_any_name(tmp_path):
+    letters = "".join(map(chr, range(0xA0, 0x180)))
+    names = (
+        HOSTILE,
+        string.punctuation,
+        letters,
+        "λ ± 0.5 → † · … – − ≤ ≥ × 中 😀",
+        "?`!`--- ``''",
+    )
+    records = [
+        record(name[:200], model=name[:200], seed=seed, controls={name[:40]: {"after": 0.5}})
+        for name in names
+        for seed in range(3)
+    ]
+    groups = grouped([*records, *study(3), *unfinished()])
+    text = latex_tables(groups, judged(groups), HOSTILE)
+    assert compiled(tmp_path, text) == []
+    assert compiled(tmp_path, "Ħ") != [], "a letter that is not escaped is noticed"
+
+
+def test_letters_that_the_default_fonts_lack_are_numbers():
+    """What pdflatex of TeX Live 2022 refuses without the package fontenc."""
+    assert latex("ŁéŽ") == "ŁéŽ"
+    assert latex("ŋ") == r"\texttt{U+014B}"
+    assert latex('"') == r"\texttt{\char34}", "\\textquotedbl is in T1 alone"
 
 
 def test_every_brace_of_the_latex_tables_is_closed():
