@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
 import torchmetrics
 from torch import Tensor
 from torchmetrics import classification, regression
@@ -37,15 +38,18 @@ class Metric(NamedTuple):
             # torchmetrics would take logits between 0 and 1 for probabilities
             chances, labels = outputs.sigmoid(), (targets >= 0.5).long()
             return (chances, labels) if outputs.ndim > 1 else (chances[:, None], labels[:, None])
-        if self.name == "r2" and outputs[:1].numel() > 1:
-            return outputs.flatten(1), targets.flatten(1)
+        if self.name == "r2":
+            outputs, targets = outputs.to(_wide(outputs)), targets.to(_wide(outputs))
+            if outputs[:1].numel() > 1:
+                return outputs.flatten(1), targets.flatten(1)
         return outputs.flatten(), targets.flatten()
 
     def meter(self, outputs: Tensor, targets: Tensor) -> torchmetrics.Metric:
         """Return an empty metric for outputs and targets of these shapes, on their device."""
         count = outputs.shape[1] if outputs.ndim > 1 else 1
         maps = self.make_for_maps if targets.ndim > 1 else None
-        return (maps or self.make)(count).to(outputs.device)
+        made = (maps or self.make)(count).to(outputs.device)
+        return made.set_dtype(_wide(outputs)) if self.name == "r2" else made
 
     def margin(self, fraction: float, typical: float) -> float:
         """Return the smallest difference that counts.
@@ -63,6 +67,11 @@ class Metric(NamedTuple):
         if not self.higher_is_better:
             return value
         return 1 - value if self.share else -value
+
+
+def _wide(outputs: Tensor) -> torch.dtype:
+    """Return the type that R² is summed in: it is a small difference of large sums of squares."""
+    return torch.float32 if outputs.device.type == "mps" else torch.float64
 
 
 def _multiclass(

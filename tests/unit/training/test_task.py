@@ -335,6 +335,21 @@ def test_a_metric_without_a_value_is_refused():
         _value(meter, "r2")
 
 
+@pytest.mark.parametrize("columns", [1, 3])
+def test_r2_is_exact_far_from_zero(columns):
+    """R² does not depend on where zero is; sums in single precision lose it at an offset."""
+    draw = torch.Generator().manual_seed(0)
+    targets = 1e4 + torch.rand(1000, columns, generator=draw)
+    outputs = targets + 0.1 * torch.rand(1000, columns, generator=draw)
+    metric = METRICS["r2"]
+    meter = metric.meter(outputs, targets)
+    for part, own in zip(outputs.split(100), targets.split(100), strict=True):
+        meter.update(*metric.prepared(part, own))
+    y, f = targets.double(), outputs.double()
+    expected = 1 - ((y - f) ** 2).sum(0) / ((y - y.mean(0)) ** 2).sum(0)
+    assert float(meter.compute()) == pytest.approx(float(expected.mean()), rel=1e-6)
+
+
 @pytest.mark.parametrize(("metric", "best"), [("mean_squared_error", min), ("r2", max)])
 def test_the_best_epoch_is_by_the_direction_of_the_metric(metric, best):
     data, events = tiny_data(targets="values"), []
