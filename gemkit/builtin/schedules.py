@@ -14,6 +14,9 @@ from gemkit.core.text import number_of
 from gemkit.parts.schedule import Freeze, FreezeSchedule
 from gemkit.plugins.markers import hookimpl
 
+_TRIES = 300
+"""How many numbers of epochs are tried for a message."""
+
 
 class Once(FreezeSchedule):
     """One freeze straight to the target: before training, or after a part of it."""
@@ -87,8 +90,9 @@ class SteppedSchedule(FreezeSchedule):
         if not moments:
             raise FitError(
                 f"schedule '{self.name}' finds no moment to freeze: the search has "
-                f"{number_of(epochs, 'epoch')} and schedule.every is {self.every}; train longer, "
-                "lower schedule.every, or set schedule.rounds to freeze before training"
+                f"{number_of(epochs, 'epoch')} and schedule.every is {self.every}; "
+                f"{self._longer(epochs)}, lower schedule.every, or set schedule.rounds to freeze "
+                "before training"
             )
         if len(moments) > MAX_FREEZES:
             raise FitError(
@@ -101,6 +105,18 @@ class SteppedSchedule(FreezeSchedule):
             Freeze(epoch * steps_per_epoch, density)
             for epoch, density in zip(moments, densities, strict=True)
         ]
+
+    @property
+    def shortest(self) -> int:
+        """A lower bound of the epochs in which there is a moment to freeze."""
+        return 1
+
+    def _longer(self, epochs: int) -> str:
+        """Say how many epochs it takes, if so many are found among the next few hundred."""
+        first = max(self.shortest, epochs + 1)
+        tried = range(first, min(first + _TRIES, MAX_EPOCHS + 1))
+        least = next((count for count in tried if self.moments(count)), None)
+        return "train longer" if least is None else f"train for {least:,} epochs at least"
 
     def _refuse_contradictions(self) -> None:
         """Refuse fields that would have no effect, because `rounds` comes before all training."""
@@ -134,6 +150,11 @@ class Exponential(SteppedSchedule):
         default="authors", description="when to freeze: as the paper's code does, or its text says"
     )
 
+    @property
+    def shortest(self) -> int:
+        """One period."""
+        return self.every
+
     def curve(self, progress: float, target: float) -> float:
         """Return target^progress."""
         return float(target**progress)
@@ -165,6 +186,12 @@ class DecliningSchedule(SteppedSchedule):
     end: float = Field(
         default=0.75, gt=0, le=1, description="fraction of the epochs at which it is reached"
     )
+
+    @property
+    def shortest(self) -> int:
+        """One period between start and end; rounding both to epochs may gain one."""
+        span = self.end - self.start
+        return max(1, int(min((self.every - 1) / span, MAX_EPOCHS))) if span > 0 else 1
 
     def moments(self, epochs: int) -> list[int]:
         """Freeze T, 2T, … epochs after the start, up to the end."""

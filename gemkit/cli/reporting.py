@@ -177,6 +177,7 @@ def report_text(report: Mapping[str, Any]) -> str:
     measured = [Trial(**trial) for trial in report["trials"]]
     metric = METRICS[report["metric"]]
     rows = {
+        "±": "standard deviation over seeds",
         "margin": _margin(report["margin"], metric),
         "files": ", ".join([report["file"], *report["pictures"]]),
     }

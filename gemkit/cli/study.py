@@ -58,7 +58,7 @@ def study() -> None:
 
 
 @study.command("run", cls=SectionedCommand, epilog=EXAMPLES)
-@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("file", required=False, type=click.Path(path_type=Path))
 @preset_option
 @axis_options
 @option(
@@ -115,9 +115,15 @@ def run(
     A search serves its fine-tuning and all its checks. The same command continues an interrupted
     study; with another seed, density or check, only what is missing is measured.
     """
+    from gemkit.core.errors import OptionError
     from gemkit.plugins.loader import load_plugins
     from gemkit.study.study import Study
 
+    if file is not None and file.is_dir():
+        raise OptionError(
+            f"{file} is a folder, and a study is started from a TOML file or from options; `gemkit "
+            f"study status {file}` shows a study"
+        )
     registry = load_plugins(files=[path.absolute() for path in plugins])
     fields, own = split_fields(options["axes"]["fields"])
     axes = given_axes(options, fields)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from gemkit.core.text import number_of
 from gemkit.report.groups import Group, Place, densities_of, places_of, series_of
 from gemkit.report.judged import Judged
 from gemkit.report.quoting import latex, markdown
@@ -97,12 +98,13 @@ def _rank(group: Group, best: Group, afters: dict[str, Spread | None]) -> Rank:
 def caption(table: Table) -> str:
     """Say what the numbers of a table are, and what bold and the dagger mean."""
     unit = " in percent" if table.metric.share else ""
-    seeds = f"{table.seeds} seeds" if table.seeds else "the number of seeds in brackets"
+    seeds = number_of(table.seeds, "seed") if table.seeds else "the number of seeds in brackets"
     return (
-        f"Test {table.metric.name}{unit} before → after fine-tuning, mean; ± is half the "
-        f"{INTERVAL}, {seeds}. Columns are target densities. Bold: best mean of a column. †: not "
-        "shown to be worse than it, because the interval of the paired difference includes zero or "
-        f"fewer than {LEAST_SEEDS} seeds are common; not corrected for several comparisons."
+        f"{table.place.model} on {table.place.dataset}: test {table.metric.name}{unit} before → "
+        f"after fine-tuning, mean; ± is half the {INTERVAL}; {seeds}. Columns are target "
+        "densities. Bold: best mean of a column. †: not shown to be worse than it, because the "
+        f"interval of the paired difference includes zero or fewer than {LEAST_SEEDS} seeds are "
+        "common; not corrected for several comparisons."
     )
 
 
@@ -118,7 +120,8 @@ def markdown_tables(groups: Sequence[Group], controls: Sequence[Judged], title: 
             [markdown(label), *(_markdown_cell(cell, table) for cell in row)]
             for label, row in table.rows
         ]
-        parts += [f"## {markdown(table.place.text())}", _markdown_table(head, body), caption(table)]
+        about = markdown(caption(table))
+        parts += [f"## {markdown(table.place.text())}", _markdown_table(head, body), about]
     if controls:
         body = [_markdown_controls(one) for one in controls]
         parts += ["## Controls", _markdown_table(CONTROL_HEAD, body), CONTROL_CAPTION]
@@ -175,8 +178,9 @@ CONTROL_HEAD = (
     "verdict",
 )
 CONTROL_CAPTION = (
-    "By how much a control is worse than its ticket after fine-tuning, paired over seeds, with the "
-    f"{INTERVAL}. A method passes if the whole interval lies above the margin."
+    "The test metric of a control after fine-tuning, and by how much it is worse than its ticket, "
+    f"paired over seeds; shares in percent. ± is half the {INTERVAL}, and brackets hold that of "
+    "the difference. A method passes if the whole interval lies above the margin."
 )
 
 
@@ -209,7 +213,7 @@ def latex_tables(groups: Sequence[Group], controls: Sequence[Judged], title: str
         body = [
             [latex(label), *(_latex_cell(cell, table) for cell in row)] for label, row in table.rows
         ]
-        about = latex(f"{table.place.text()}. {caption(table)}")
+        about = latex(caption(table))
         columns = "l" + "c" * len(table.densities)
         parts.append(_latex_table(columns, head, body, about, f"results-{number}"))
     if controls:

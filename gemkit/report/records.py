@@ -99,8 +99,12 @@ class Record(_Data):
 
     def kind(self) -> Metric:
         """Return the metric, by its name or as the record describes it."""
-        known = METRICS.get(self.metric)
-        return known or Metric(self.metric, self.higher_is_better, False, "any", ACCURACY.make)
+        return METRICS.get(self.metric) or unknown(self.metric, self.higher_is_better)
+
+
+def unknown(name: str, higher_is_better: bool = True) -> Metric:
+    """Return a metric that gemkit does not know, to show its values."""
+    return Metric(name, higher_is_better, False, "any", ACCURACY.make)
 
 
 def records_from(data: Iterable[Mapping[str, Any]]) -> list[Record]:

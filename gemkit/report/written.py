@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from gemkit.core.atomic_io import write_atomic
 from gemkit.core.errors import GemkitError, OptionError, StorageError, did_you_mean
 from gemkit.core.text import escaped, number_of
+from gemkit.report.captions import captions
 from gemkit.report.figures import draw_report
 from gemkit.report.groups import Group, densities_of, group, places_of, series_of
 from gemkit.report.judged import judged
@@ -92,7 +93,10 @@ def write_report(
                     files.append(out / name)
         pictures = () if note else [kind for kind in PICTURES if kind in chosen]
         if pictures:
-            files += draw_report(groups, controls, out / "figures", pictures)
+            drawn = draw_report(groups, controls, out / "figures", pictures)
+            if drawn:
+                files += [*drawn, out / "figures" / "captions.md"]
+                write_atomic(captions(drawn, groups).encode("utf-8", "replace"), files[-1])
     except OSError as error:
         raise StorageError(
             f"cannot write the report to {out}: {error.strerror or error}; choose another folder "

@@ -64,7 +64,7 @@ def draw_figures(
     sparse = [one for one in known if one.preset.density < 1]
     checked = [one for one in sparse if one.line.checks]
     rows = len({one.line.method for one in sparse})
-    wide = max(7.2, 0.9 + 2.1 * len(_densities(known)))  # the title of a panel is 2 inches long
+    wide = max(7.2, 0.9 + 2.4 * len(_densities(known)))  # a panel has a title of 2 inches
     searched = [one for one in known if any(row["curves"]["search"] for row in one.rows)]
     drawings: dict[str, Drawing] = {
         "accuracy": (7.2, 3.2, _accuracy, known),
@@ -85,7 +85,7 @@ def draw_figures(
                 fill(figure, subjects, styles_of(one.line.method for one in known))
                 if stamp:
                     # On the left, as the legend is on the right.
-                    figure.suptitle(stamp, x=0.01, ha="left", fontsize=9, color="#d55e00")
+                    figure.suptitle(stamp, x=0.01, ha="left", fontsize=8, color="#d55e00")
                 files += save(figure, folder, f"{stem}-{name}", origin(results))
     return files
 

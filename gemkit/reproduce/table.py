@@ -2,13 +2,14 @@
 
 import json
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gemkit.core.errors import UnknownNameError, did_you_mean
+from gemkit.core.errors import UnknownNameError
 from gemkit.plugins.registry import Registry
 from gemkit.presets.preset import Preset, merged, preset_from
 from gemkit.reproduce.scale import Scale, scaled
@@ -158,5 +159,18 @@ def table_of(name: str) -> Table:
     """Return the table of this name."""
     names = by_name(tables())
     if name not in names:
-        raise UnknownNameError(f"unknown table '{name}'{did_you_mean(name, names)}")
+        raise UnknownNameError(
+            f"unknown table '{name}'{_suggestion(name, names)} `gemkit reproduce` lists all"
+        )
     return names[name]
+
+
+def _suggestion(name: str, names: Iterable[str]) -> str:
+    """Suggest names that are similar as a whole, or up to their first hyphen."""
+    forms: dict[str, list[str]] = {}
+    for one in sorted(names):
+        forms.setdefault(one, []).append(one)
+        forms.setdefault(one.partition("-")[0], []).append(one)
+    near = get_close_matches(name, forms)  # the closest first
+    close = list(dict.fromkeys(one for form in near for one in forms[form]))
+    return f"; did you mean {' or '.join(map(repr, close[:4]))}?" if close else ";"

@@ -115,7 +115,7 @@ class RunDir:
             if isinstance(runtime := config.get("runtime"), dict):
                 runtime.pop("lean", None)  # written by older versions
             return config
-        except FileNotFoundError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise OptionError(
                 f"{self.path} is no run: there is no {_CONFIG}; start one with `gemkit run --out "
                 f"{self.path}`"

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from gemkit.core.errors import GemkitError, OptionError
+from gemkit.report.spread import INTERVAL, spread_of
 from gemkit.report.tables import wide_table
 from gemkit.runs.directory import RunDir
 from gemkit.runs.metrics import last_line
 from gemkit.runs.recorded import settings_of
 from gemkit.runs.result import values_of
+from gemkit.sanity.verdicts import LEAST_SEEDS
 from gemkit.training.metrics import ACCURACY, value_text
 
 
@@ -67,7 +69,10 @@ def _mean(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {name: runs[0][name] for name in shared} | {"seeds": len(runs)}
     for when in ("before", "after"):
         values = [run[when] for run in runs]
-        found[when] = {"mean": statistics.mean(values), "std": statistics.stdev(values)}
+        spread = spread_of(values)
+        assert spread is not None
+        std = statistics.stdev(values)
+        found[when] = {"mean": statistics.mean(values), "std": std, "half": spread.half}
     return found
 
 
@@ -117,17 +122,19 @@ def runs_text(runs: Sequence[Mapping[str, Any]], folder: Path) -> str:
     if not means:
         return table
     titles = ("means over seeds", "model", "data set", "density", "seeds", "before", "after")
-    return f"{table}\n\n{wide_table(titles, means, numbers=range(3, 7))}"
+    meant = f"±: half the {INTERVAL}, with {LEAST_SEEDS} seeds or more"
+    return f"{table}\n\n{wide_table(titles, means, numbers=range(3, 7))}\n{meant}"
 
 
 def _mean_row(mean: Mapping[str, Any]) -> tuple[str, ...]:
-    values = [
-        f"{_shown(mean[when]['mean'], mean['metric'])} ± "
-        f"{value_text(mean[when]['std'], mean['metric'])}"
-        for when in ("before", "after")
-    ]
+    values = [_mean_text(mean[when], mean["metric"]) for when in ("before", "after")]
     names = (str(mean[name] or "") for name in ("pruner", "model", "dataset"))
     return (*names, f"{mean['density_target'] or 0:.4g}", str(mean["seeds"]), *values)
+
+
+def _mean_text(own: Mapping[str, float | None], metric: str) -> str:
+    mean, half = _shown(own["mean"], metric), own["half"]
+    return mean if half is None else f"{mean} ± {value_text(half, metric)}"
 
 
 def _row(run: Mapping[str, Any]) -> tuple[str, ...]:

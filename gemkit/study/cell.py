@@ -74,6 +74,11 @@ class CellInfo(BaseModel):
     search: str = Field(pattern=_STAGE)
     finetune: str = Field(pattern=_STAGE)
     checks: dict[Name, str] = {}
+    study: Name = Field(
+        default="",
+        exclude_if=lambda name: not name,
+        description="the study that it was merged from",
+    )
 
     def stages(self) -> list[str]:
         """Return the names of its stages, the search first."""

@@ -133,7 +133,10 @@ def read_grid(file: Path) -> Grid:
     try:
         data = tomllib.loads(read(file, MAX_CONFIG_BYTES).decode())
     except OSError as error:
-        raise OptionError(f"study {file} cannot be read: {error.strerror or error}") from error
+        raise OptionError(
+            f"study {file} cannot be read: {error.strerror or error}; give a TOML file "
+            "(docs/studies.md), or options"
+        ) from error
     except (ValueError, RecursionError) as error:
         raise OptionError(f"study {file} is not valid TOML: {error}") from error
     return grid_from({"name": file.stem, **data}, f"study {file}")

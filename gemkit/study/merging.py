@@ -28,10 +28,10 @@ def merge(folders: Sequence[Path], out: Path) -> dict[str, Any]:
         listed.append(target.cells())
     copied = sum(_copy_all(store, target) for store in stores)
     cells: dict[tuple[Any, ...], CellInfo] = {}
-    for _, own in listed:
+    for name, own in listed:
         for cell in own:
             key = (cell.variant, cell.search, cell.finetune)
-            known = cells.get(key, cell)
+            known = cells.get(key, cell.model_copy(update={"study": cell.study or name}))
             cells[key] = known.model_copy(update={"checks": {**known.checks, **cell.checks}})
     target.write_cells(out.name, list(cells.values()))
     stages = {stage for cell in cells.values() for stage in cell.stages()}

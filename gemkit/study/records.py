@@ -1,7 +1,6 @@
 """The results of a study as records: one plain dictionary for each cell."""
 
 import json
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,7 +40,7 @@ def record_of(
     search, finetune = results.get(cell.search), results.get(cell.finetune)
     own = {name: results[stage] for name, stage in cell.checks.items() if stage in results}
     return {
-        "study": study,
+        "study": cell.study or study,
         "variant": cell.variant,
         "pruner": cell.pruner,
         "density": cell.density,
@@ -140,8 +139,3 @@ def title_of(record: Record) -> tuple[tuple[str, Any], ...]:
         [(name, record[name]) for name in _FIXED]
         + [(axis, str(one)) for axis, one in others.items()]
     )
-
-
-def mean_std(values: Sequence[float]) -> tuple[float, float | None]:
-    """Return the mean, and the standard deviation if there are several values."""
-    return statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None

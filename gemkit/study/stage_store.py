@@ -151,7 +151,7 @@ class StageStore:
         file = self.path / _STUDY
         try:
             study = _Study.model_validate_json(read(file, _MAX_STUDY_BYTES, within=self.path))
-        except FileNotFoundError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise OptionError(
                 f"{self.path} is no study: there is no {_STUDY}; start one with `gemkit study "
                 f"--out {self.path}`"

@@ -13,11 +13,14 @@ from rich.table import Table
 from rich.text import Text
 
 from gemkit.core.text import escaped, number_of
+from gemkit.report.records import unknown
+from gemkit.report.spread import INTERVAL, spread_of
 from gemkit.report.tables import wide_table
 from gemkit.runs import signals
+from gemkit.sanity.verdicts import LEAST_SEEDS
 from gemkit.study.cell import Stage
 from gemkit.study.driver import Board, StudyView
-from gemkit.study.records import Record, groups_of, mean_std, record_of
+from gemkit.study.records import Record, groups_of, record_of
 from gemkit.study.stage_store import StageResult
 from gemkit.study.status import Estimate
 from gemkit.training.metrics import METRICS
@@ -137,7 +140,7 @@ class LiveTable(StudyView):
         table.caption = (
             f"{len(board.results)} of {number_of(len(board.stages), 'stage')} done, "
             f"{len(board.running)} queued or running{failed}"
-            f"{left_text(self.estimate, board.jobs)}"
+            f"{left_text(self.estimate, board.jobs)}\n±: half the {INTERVAL}"
         )
         return table
 
@@ -206,18 +209,17 @@ def _measured(records: Sequence[Record], checks: Sequence[str]) -> list[str]:
 
 
 def mean_text(values: Sequence[float | None], metric: str) -> str:
-    """Return mean ± standard deviation of the values there are."""
-    there = [value for value in values if value is not None]
-    if not there:
-        return ""
-    mean, std = mean_std(there)
-    factor, digits = (100, ".1f") if _is_share(metric) else (1, ".4g")
-    return f"{factor * mean:{digits}}" + ("" if std is None else f" ± {factor * std:{digits}}")
+    """Return the mean of the values there are, ± half its interval, as a report does."""
+    spread = spread_of([value for value in values if value is not None])
+    return "" if spread is None else spread.text(METRICS.get(metric) or unknown(metric))
 
 
 def measure_text(metric: str) -> str:
     """Say how `mean_text` writes a metric."""
-    return f"{' in %' if _is_share(metric) else ''}, mean ± standard deviation over seeds"
+    return (
+        f"{' in %' if _is_share(metric) else ''}, mean; ± is half the {INTERVAL}, with "
+        f"{LEAST_SEEDS} seeds or more"
+    )
 
 
 def _text(value: float, metric: str) -> str:

@@ -1,6 +1,7 @@
 """Freeze schedules: they only fall, they end at the target, and they say what the paper says."""
 
 import math
+import re
 from fractions import Fraction
 
 import pytest
@@ -25,6 +26,33 @@ from gemkit.parts.fit import misfits
 from gemkit.parts.schedule import Freeze
 
 SCHEDULES = {name: entry.thing for name, entry in load_plugins().parts["schedules"].items()}
+
+
+@given(
+    kind=st.sampled_from([Exponential, Linear, Cubic]),
+    every=st.integers(1, 5000),
+    ends=st.tuples(st.integers(0, 9), st.integers(1, 10)),
+    timing=st.sampled_from(["authors", "paper"]),
+    epochs=st.integers(0, 3),
+)
+def test_a_search_that_is_too_short_says_how_long_it_must_be(kind, every, ends, timing, epochs):
+    own = (
+        {"timing": timing} if kind is Exponential else {"start": ends[0] / 10, "end": ends[1] / 10}
+    )
+    schedule = kind(every=every, **own)
+    if schedule.moments(epochs):
+        return
+    with pytest.raises(FitError) as error:
+        schedule.freezes(0.1, epochs, 7)
+    said = re.search(r"train for ([\d,]+) epochs at least", str(error.value))
+    if said is None:
+        assert "train longer" in str(error.value)
+        assert kind is not Exponential
+        assert ends[0] >= ends[1], "there is a moment in any search that is long enough"
+        return
+    least = int(said[1].replace(",", ""))
+    assert schedule.freezes(0.1, least, 7)
+    assert not any(schedule.moments(fewer) for fewer in range(epochs, least))
 
 
 @pytest.mark.parametrize("name", sorted(SCHEDULES))

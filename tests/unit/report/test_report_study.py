@@ -104,11 +104,27 @@ def test_all_files_are_written(folder):
     files = {path.relative_to(report).as_posix() for path in report.rglob("*") if path.is_file()}
     pictures = {f"figures/{name}.{end}" for name in FIGURES for end in ("svg", "pdf", "png")}
     texts = {"report.html", "records.csv", "groups.csv", "tables.md", "tables.tex"}
-    assert files == texts | pictures
+    assert files == texts | pictures | {"figures/captions.md"}
     for name in FIGURES:
         assert (report / f"figures/{name}.png").read_bytes().startswith(b"\x89PNG")
         assert (report / f"figures/{name}.pdf").read_bytes().startswith(b"%PDF")
         assert ElementTree.parse(report / f"figures/{name}.svg").getroot().tag.endswith("svg")
+
+
+def test_every_figure_and_table_has_a_caption_with_network_data_metric_and_seeds(folder):
+    report = folder / "mine" / "report"
+    parts = (report / "figures" / "captions.md").read_text().split("\n\n")[1:]
+    assert [part.partition(".")[0] for part in parts] == [f"**{name}" for name in FIGURES]
+    for part in parts:
+        assert "conv4 on fake. " in part
+        assert part.rstrip().endswith("4 seeds.")
+    assert "Test accuracy in percent" in parts[0]
+    assert "Bars are the 95 % confidence interval of the mean over seeds" in parts[0]
+    for name in ("tables.md", "tables.tex"):
+        text = (report / name).read_text().replace("{-}", "-").replace("\\%", "%")
+        assert "conv4 on fake: test accuracy in percent before" in text
+        assert "is half the 95 % confidence interval of the mean over seeds" in text
+        assert "; 4 seeds. " in text
 
 
 def test_the_records_are_those_of_the_stages(folder):

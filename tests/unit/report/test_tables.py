@@ -101,6 +101,12 @@ def test_what_is_missing_is_marked():
     assert "1 missing, 1 failed, 1 partial" in latex_tables(grouped(unfinished()), [], "")
 
 
+def test_one_seed_is_one_seed():
+    text = markdown_tables(grouped([record()]), [], "")
+    assert "; 1 seed. " in text
+    assert "1 seeds" not in text
+
+
 def test_the_number_of_seeds_is_said_once_or_in_every_cell():
     same = markdown_tables(grouped(study()), [], "")
     assert "5 seeds" in same

@@ -151,6 +151,9 @@ def test_stages_of_two_machines_are_merged(tmp_path):
     assert (found["cells"], found["stages"]) == (2, 6)
     both = load(tmp_path / "both")
     assert [record["state"] for record in both.results()] == ["done", "done"]
+    assert [record["study"] for record in both.results()] == ["one", "two"]
+    merge([tmp_path / "both"], tmp_path / "all")
+    assert [one["study"] for one in load(tmp_path / "all").results()] == ["one", "two"]
     copied = tmp_path / "both" / "stages" / CELLS[1].info.search
     assert (copied / "ticket.safetensors").read_bytes() == b"x"
     _, _, executor = driven(CELLS, tmp_path / "both")

@@ -5,15 +5,27 @@ import re
 from pathlib import Path
 
 import pytest
+import reports
 from rich.console import Console
 from studies import TINY, Here, cells_of, driven
 
 from gemkit import Study
+from gemkit.report.groups import group
+from gemkit.report.paper import tables
+from gemkit.report.records import records_from
 from gemkit.study.driver import Board, Driver
 from gemkit.study.grid import grid_from, read_grid
 from gemkit.study.records import record_of
 from gemkit.study.stage_store import StageStore
-from gemkit.study.view import Lines, LiveTable, duration, group_table, mean_text, shown
+from gemkit.study.view import (
+    Lines,
+    LiveTable,
+    duration,
+    group_table,
+    mean_text,
+    measure_text,
+    shown,
+)
 
 PAGE = (Path(__file__).parents[3] / "docs" / "studies.md").read_text()
 CELLS = cells_of(TINY, checks=["shuffle"], grid={"pruner": ["snip", "random"]}, seeds=2)
@@ -51,9 +63,9 @@ def test_the_table_fills_on_a_terminal(tmp_path):
     assert "12 of 12 stages done" in text.getvalue()
     records = [record_of("", cell, board.results, board.failures) for cell in board.cells]
     assert group_table(records).splitlines() == [
-        "pruner  density  seeds      before       after     shuffle",
-        "snip    0.05       2/2  25.0 ± 0.0  75.0 ± 0.0  75.0 ± 0.0",
-        "random  0.05       2/2  25.0 ± 0.0  75.0 ± 0.0  75.0 ± 0.0",
+        "pruner  density  seeds  before  after  shuffle",
+        "snip    0.05       2/2    25.0   75.0     75.0",
+        "random  0.05       2/2    25.0   75.0     75.0",
     ]
 
 
@@ -81,9 +93,24 @@ def test_durations(seconds, text):
 
 def test_means_have_a_spread_where_there_are_several():
     assert mean_text([0.5, None], "accuracy") == "50.0"
-    assert mean_text([0.5, 0.7], "accuracy") == "60.0 ± 14.1"
-    assert mean_text([2.0, 4.0], "mean_squared_error") == "3 ± 1.414"
+    assert mean_text([0.5, 0.7], "accuracy") == "60.0", "two seeds have no interval"
+    # t = 4.303 with two degrees of freedom; the standard error is 0.1 / √3
+    assert mean_text([0.5, 0.6, None, 0.7], "accuracy") == "60.0 ± 24.8"
+    assert mean_text([2.0, 4.0, 6.0], "mean_squared_error") == "4 ± 4.968"
+    assert mean_text([2.0], "of a plugin") == "2"
     assert mean_text([None], "accuracy") == ""
+    assert "95 % confidence interval" in measure_text("accuracy")
+
+
+def test_a_study_and_its_report_say_the_same():
+    records = reports.study(3)
+    printed = [line.rstrip() for line in group_table(records).splitlines()]
+    [table] = tables(group(records_from(records)))
+    for label, row in table.rows:
+        for density, cell in zip(table.densities, row, strict=True):
+            [line] = [one for one in printed if one.split()[:2] == [label, f"{density:g}"]]
+            assert f"  {cell.before.text(table.metric)}  " in line
+            assert f"  {cell.after.text(table.metric)}  " in line
 
 
 # --- the page ---
