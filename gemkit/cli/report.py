@@ -90,6 +90,7 @@ def report(source: Path, out: Path | None, formats: str | None, margin: float) -
 
 def _records(source: Path) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, Expected]]:
     """Return the records of a study, of runs or of a file, and what to expect of controls."""
+    from gemkit.core.errors import OptionError
     from gemkit.plugins.loader import load_plugins
     from gemkit.runs.recorded import positive_checks, run_records
     from gemkit.sanity.check import SanityCheck
@@ -104,7 +105,13 @@ def _records(source: Path) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, Ex
         if issubclass(entry.thing, SanityCheck)
     }
     if source.is_file():
-        return Ledger(source, ()).rows(), expects
+        try:
+            return Ledger(source, ()).rows(), expects
+        except OptionError as error:
+            raise OptionError(
+                f"{source} is no file of records; give the records.jsonl of a report, or the "
+                "folder of a study, of a run, or of runs"
+            ) from error
     if StageStore(source).is_study():
         return load(source).results(), expects
     return run_records(source), expects | dict.fromkeys(positive_checks(source), "same")

@@ -36,7 +36,7 @@ def test_a_run_is_a_record_with_curves_strength_and_bound(folder):
     assert [one["epoch"] for one in own["curves"]["search"]] == [1, 2, 3, 4]
     assert all(one["strength"] > 0 for one in own["curves"]["search"])
     [[epochs, alive]] = own["bound"]
-    assert (epochs, round(alive, 3)) == (3, 0.3), "one freeze, at the end of the third of four epochs"
+    assert (epochs, round(alive, 3)) == (3, 0.3), "one freeze, after the third of four epochs"
     assert set(own["controls"]) == {"shuffle", "permute"}
     assert (other["seed"], set(other["controls"])) == (1, {"shuffle", "permute"})
     trials = json.loads((folder / "one" / "checks.json").read_text())["trials"]
@@ -86,12 +86,12 @@ def test_records_in_a_file_give_the_same_report(folder, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("one/config.toml",), "one/config.toml: line 1 is no result"),
-        (("one/ticket.safetensors",), "is no ledger"),
+        (("one/config.toml",), "one/config.toml is no file of records"),
+        (("one/ticket.safetensors",), "is no file of records"),
         (("none",), "there is no folder none"),
         (("empty",), "has no results to report"),
         (("one", "--format", "htm"), "unknown format 'htm'; did you mean 'html'"),
-        (("one", "--out", "one/config.toml"), "cannot write the report"),
+        (("one", "--out", "one/config.toml"), "cannot write to one/config.toml"),
     ],
 )
 def test_mistakes_get_one_sentence(folder, monkeypatch, words, message):
