@@ -19,7 +19,7 @@ import click
 
 from gemkit.core.atomic_io import check_writable
 from gemkit.core.errors import OptionError
-from gemkit.core.text import escaped
+from gemkit.core.text import escaped, number_of
 
 if TYPE_CHECKING:
     from gemkit.plugins.registry import Registry
@@ -36,6 +36,11 @@ def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
     if err and len(text) > _LONGEST:
         text = f"{text[:_LONGEST]} … and {len(text) - _LONGEST:,} characters more"
     click.echo(escaped(text, keep="\n\t"), err=err, nl=nl)
+
+
+def split_text(count: int | None, split: str) -> str:
+    """Return how many images a split has, unless a stream does not know."""
+    return f"the {split} images" if count is None else number_of(count, f"{split} image")
 
 
 class SectionedOption(click.Option):

@@ -17,6 +17,7 @@ from gemkit.cli.command import (
     echo,
     load_registry,
     option,
+    split_text,
 )
 from gemkit.cli.options import (
     beside_options,
@@ -31,7 +32,6 @@ from gemkit.cli.options import (
 from gemkit.cli.targets import beside, claimed
 from gemkit.cli.task import task_options, ticket_task
 from gemkit.cli.tickets import FOUND, TRAINED, TicketPath, rebuild, ticket_argument
-from gemkit.core.text import number_of
 
 if TYPE_CHECKING:
     from gemkit.runs.setup import Setup, Split
@@ -154,6 +154,7 @@ def evaluate(
     """
     from gemkit.cli.configure import sort_fields
     from gemkit.cli.progress import only_first_prints
+    from gemkit.data.source import known_size
     from gemkit.runs.setup import open_fabric
     from gemkit.runs.specs import validated
     from gemkit.training.metrics import value_text
@@ -169,7 +170,7 @@ def evaluate(
         setup = rebuild(ticket, registry, world, given, ticket.info.seed, runtime, fabric, own)
         began = time.perf_counter()
         value = setup.measure(ticket, split)
-        images = len(getattr(setup.data, split))
+        images = known_size(getattr(setup.data, split))
     data = _about(ticket, setup) | {
         "ticket": str(file),
         "split": split,
@@ -182,7 +183,7 @@ def evaluate(
     }
     what = "" if metric.name == "accuracy" else f"{metric.name} "
     text = (
-        f"{what}{value_text(value, metric.name)} of {number_of(images, f'{split} image')}, with "
+        f"{what}{value_text(value, metric.name)} of {split_text(images, split)}, with "
         f"{ticket.kept:,} of {ticket.prunable:,} weights (density {ticket.density:.4f}, "
         f"{ticket.info.stage})"
     )

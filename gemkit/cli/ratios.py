@@ -22,6 +22,7 @@ from gemkit.cli.command import (
     given,
     load_registry,
     option,
+    split_text,
 )
 from gemkit.cli.density import density_option
 from gemkit.cli.options import (
@@ -141,6 +142,7 @@ def search(step: float, rounds: int, repeats: int, **options: Any) -> Answer:  #
     that change are both ends, and the early, middle and late ones between them.
     """
     from gemkit.cli.progress import progress
+    from gemkit.data.source import known_size
     from gemkit.methods.ratio_search import most_trials, search_ratios
     from gemkit.methods.ratios import every_weight, with_densities
     from gemkit.pruning.finetune import finetune_plan
@@ -155,7 +157,7 @@ def search(step: float, rounds: int, repeats: int, **options: Any) -> Answer:  #
         tickets = number_of(most_trials(rounds) * repeats, "ticket")
         echo(
             f"up to {tickets}, {number_of(plan.epochs, 'epoch')} each, "
-            f"compared on {number_of(len(setup.data.validation), 'validation image')}",
+            f"compared on {split_text(known_size(setup.data.validation), 'validation')}",
             err=True,
         )
         with progress() as show:

@@ -27,6 +27,7 @@ __all__ = [
     "StreamSource",
     "TensorSource",
     "channel_statistics",
+    "known_size",
     "size_of_batches",
     "split_stratified",
 ]
@@ -79,6 +80,11 @@ class Source(Protocol):
 def size_of_batches(source: Source, size: int) -> int:
     """Return the size of batches: the asked one, unless a loader makes its own."""
     return getattr(source, "own_size", None) or size
+
+
+def known_size(source: Source) -> int | None:
+    """Return the number of samples; None if only reading a stream to its end would tell."""
+    return source.samples if isinstance(source, StreamSource) else len(source)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -42,12 +42,17 @@ class StreamSource:
     device: torch.device = _CPU
 
     def __len__(self) -> int:
+        """Return the number of samples, or of those in as many full batches as are known."""
+        return self.samples or (self.reader.steps(0) or 1) * len(self.first[1])
+
+    @property
+    def samples(self) -> int | None:
+        """The number of samples, if it is known without reading them."""
         if self.reader.is_cut:
-            assert self.reader.samples is not None
             return self.reader.samples
         size, steps = len(self.first[1]), self.reader.steps(0) or 1
         known = self.reader.samples or 0
-        return known if (steps - 1) * size < known <= steps * size else steps * size
+        return known if (steps - 1) * size < known <= steps * size else None
 
     def __repr__(self) -> str:
         kind = str(self.first[0].dtype).removeprefix("torch.")

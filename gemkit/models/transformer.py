@@ -1,5 +1,6 @@
 """A small transformer that classifies sequences of tokens."""
 
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 import torch.nn.functional as F
@@ -7,10 +8,18 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from gemkit.core.errors import DataError, ModelError
-from gemkit.data.source import Data
+from gemkit.data.source import Data, Source, StreamSource
 from gemkit.models.blocks import Shape
 from gemkit.models.part import ModelPart
 from gemkit.plugins.markers import hookimpl
+
+
+def _looked_at(source: Source) -> Iterator[Tensor]:
+    """Yield the inputs of a source; of a stream the first batch, since an epoch may be long."""
+    if isinstance(source, StreamSource):
+        yield source.first[0]
+    else:
+        yield from (inputs for inputs, _ in source.batches(1024))
 
 
 class Attention(nn.Module):
@@ -100,14 +109,17 @@ class Transformer(ModelPart):
     bias: bool = Field(default=False, description="give linear layers biases")
 
     def check_data(self, data: Data) -> None:
-        """Refuse inputs that are not tokens, and tokens beyond the vocabulary."""
+        """Refuse inputs that are not tokens, and tokens beyond the vocabulary.
+
+        Of a stream, the first batch of every split is looked at.
+        """
         if not data.indices:
             raise DataError(
                 f"model '{self.name}' takes tokens, int64, and the inputs of data set "
                 f"'{data.name}' are values; models 'mlp' and 'conv1d' take values"
             )
         sources = (data.train, data.validation, data.test)
-        highest = max(int(x.max()) for source in sources for x, _ in source.batches(1024))
+        highest = max(int(tokens.max()) for source in sources for tokens in _looked_at(source))
         if highest >= self.vocabulary:
             raise DataError(
                 f"model '{self.name}' has a vocabulary of {self.vocabulary:,} tokens, 0 to "

@@ -18,8 +18,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import gemkit
 from gemkit import Data, GemkitWarning, Plan, Runtime, evaluate, finetune, importance, search
+from gemkit.cli.command import split_text
 from gemkit.core.errors import DataError
 from gemkit.data.readers import DatasetReader, LoaderReader
+from gemkit.data.source import known_size
 from gemkit.data.stream import stream
 
 few = settings(deadline=None, max_examples=20)
@@ -172,6 +174,36 @@ def test_an_endless_loader_has_the_steps_it_is_given():
         of_loaders(DataLoader(Counting(), batch_size=4))
     with pytest.raises(DataError, match="steps=0 is no number of batches"):
         of_loaders(DataLoader(Counting(), batch_size=4), steps=0)
+
+
+class Augmented(TensorDataset):
+    """Marks what it returns, as a random crop would."""
+
+    def __getitem__(self, index):
+        inputs, target = super().__getitem__(index)
+        return inputs + 1000, target
+
+
+def test_held_out_samples_of_an_augmenting_data_set_are_augmented_as_the_page_says():
+    data = Data.of_datasets(train=Augmented(*numbered(40).tensors), test=numbered(8))
+    [(inputs, _)] = data.validation.batches(100)
+    assert inputs.min() >= 1000
+    given = Data.of_datasets(
+        train=Augmented(*numbered(40).tensors), validation=numbered(8), test=numbered(8)
+    )
+    [(inputs, _)] = given.validation.batches(100)
+    assert inputs.max() < 1000
+
+
+def test_no_number_of_samples_is_made_up():
+    """Of an iterable data set, or of a given number of steps, only reading tells how many."""
+    assert known_size(of_batches(DataLoader(Counting(7), batch_size=4))) is None
+    assert known_size(of_batches(DataLoader(numbered(7), batch_size=4), steps=1)) is None
+    assert known_size(of_batches(DataLoader(numbered(7), batch_size=4))) == 7
+    assert known_size(of_samples(5)) == 5
+    assert known_size(gemkit.data.TensorSource(*numbered(5).tensors)) == 5
+    assert split_text(None, "test") == "the test images"
+    assert split_text(1, "test") == "1 test image"
 
 
 class Short:

@@ -96,6 +96,26 @@ def test_tokens_beyond_the_vocabulary_are_refused():
         Transformer(vocabulary=8).check_data(tokens(8))
 
 
+def test_of_a_stream_the_first_batches_are_looked_at():
+    loads = Counted([(torch.tensor([[1, 8]]), torch.tensor([0]))] * 50)
+    data = Data.of_loaders(train=loads, validation=loads, test=loads, classes=2)
+    made = loads.read
+    with pytest.raises(DataError, match=r"holds token 8"):
+        Transformer(vocabulary=8).check_data(data)
+    assert loads.read == made, "nothing is read"
+
+
+class Counted(list):
+    """Batches that count how many of them are read."""
+
+    read = 0
+
+    def __iter__(self):
+        for batch in super().__iter__():
+            self.read += 1
+            yield batch
+
+
 def test_values_are_refused():
     with pytest.raises(DataError, match=r"takes tokens, int64, .* are values; models 'mlp'"):
         Transformer().check_data(tiny_data(shape=(6,)))
