@@ -24,6 +24,7 @@ from gemkit.core.events import (
 )
 from gemkit.report.progress import LABELS, Bars, Slow, columns, metrics, warning
 from gemkit.training.loop import Listener
+from gemkit.training.processes import is_loss
 
 _LINES = 10
 """The most lines that a phase prints, besides those of long scoring."""
@@ -130,6 +131,12 @@ def only_first_prints(fabric: Fabric) -> Iterator[Path | None]:
     ):
         try:
             yield Path(folder)
-        except (GemkitError, Stopped):
+        except Stopped:
+            sys.exit(0)  # the first process may still be saving
+        except GemkitError:
             sys.exit(2)  # the first process prints the error
+        except RuntimeError as error:
+            if is_loss(error):  # the first process prints that, unless it is the one that is gone
+                sys.exit(2)
+            raise
         sys.exit(0)  # the first process prints the answer

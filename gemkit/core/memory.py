@@ -5,7 +5,7 @@ the function that a user calls, sees the original exception. `memory_explained` 
 """
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from gemkit.core.errors import GemkitError, TooLittleMemoryError
@@ -73,7 +73,7 @@ def during(phase: str) -> Iterator[None]:
 
 
 @contextmanager
-def memory_explained(saved: str = "") -> Iterator[None]:
+def memory_explained(saved: str | Callable[[], str] = "") -> Iterator[None]:
     """Report too little memory as a `TooLittleMemoryError`; `saved` says what is kept."""
     try:
         yield
@@ -82,7 +82,7 @@ def memory_explained(saved: str = "") -> Iterator[None]:
     except Exception as error:
         if (lack := shortage(error)) is None:
             raise
-        raise TooLittleMemoryError(_sentence(lack, saved)) from error
+        raise TooLittleMemoryError(_sentence(lack, saved if isinstance(saved, str) else saved())) from error
 
 
 def _sentence(lack: BaseException, saved: str) -> str:

@@ -1,5 +1,8 @@
 """What tensors must be to make a data set."""
 
+from collections.abc import Iterator
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
@@ -75,3 +78,23 @@ def has_negative(targets: Tensor) -> bool:
         return False
     wrong = targets < 0 if targets.ndim == 1 else (targets < 0) & (targets != IGNORED)
     return bool(wrong.any())
+
+
+class _Source(Protocol):
+    def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]: ...
+
+
+def not_finite(source: _Source, split: str) -> str | None:
+    """Say which inputs of a split have values that are not finite, if any; this reads all of it."""
+    first, seen, bad = None, 0, 0
+    for inputs, _ in source.batches(512):
+        wrong = (~inputs.isfinite()).flatten(1).any(1).cpu()
+        if first is None and wrong.any():
+            first = seen + int(wrong.int().argmax())
+        seen, bad = seen + len(inputs), bad + int(wrong.sum())
+    if first is None:
+        return None
+    return (
+        f"the {split} data have values that are not finite, in {number_of(bad, 'input')} of "
+        f"{seen:,} (the first is number {first}, counted from 0); repair or remove them"
+    )

@@ -51,7 +51,9 @@ def finetune(
     seed = ticket.info.seed if seed is None else seed
     task = task or _default_task(ticket)
     where = runtime or Runtime()
-    context = RunContext("finetune", data, seed, where, observers, fabric, checkpointer, task)
+    context = RunContext(
+        "finetune", data, seed, where, observers, fabric, checkpointer, task, ticket.digest
+    )
     plan = finetune_plan((plan or Plan()).lasting(epochs))
     with seeded(seed, context.fabric.device):
         own = ticket.apply(own_copy(check_model(model)))
@@ -107,7 +109,7 @@ def evaluate(
     check_targets(own, data, task, [split])
     own = place(own, fabric, runtime)
     module = fabric.setup_module(own, move_to_device=False)
-    return measure(module, getattr(data, split).to(fabric.device), fabric, task)
+    return measure(module, getattr(data, split).to(fabric.device), fabric, task, split)
 
 
 def finetune_plan(plan: Plan, *, score_lr: float | None = None) -> Plan:

@@ -1,24 +1,36 @@
-"""Errors of the machine, as one message: too little memory, a failing disk."""
+"""Errors of the machine, as one message: too little memory, a failing disk, a killed process."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from errno import EDQUOT, ENOSPC
 
-from gemkit.core.errors import StorageError
+from gemkit.core.errors import StorageError, TrainingError
 from gemkit.core.memory import memory_explained
+from gemkit.training.processes import if_lost, is_loss, loss_text
 
 
 @contextmanager
-def explained(saved: str) -> Iterator[None]:
-    """Turn a lack of memory or a failing disk into one message; `saved` says what is kept."""
+def explained(saved: str | Callable[[], str]) -> Iterator[None]:
+    """Turn an error of the machine into one message; `saved` says what is kept.
+
+    A function is called when the error is there, since what is kept may change until then.
+    """
     try:
-        with memory_explained(saved):
+        with if_lost(lambda: _said(saved)), memory_explained(saved):
             yield
+    except RuntimeError as error:
+        if not is_loss(error):
+            raise
+        raise TrainingError(f"{loss_text()}; {_said(saved)}") from error
     except OSError as error:
         what = error.filename or "a file"
         way_out = (
             "make room" if error.errno in (ENOSPC, EDQUOT) else "check the disk and the permissions"
         )
         raise StorageError(
-            f"cannot read or write {what}: {error.strerror or error}; {way_out}; {saved}"
+            f"cannot read or write {what}: {error.strerror or error}; {way_out}; {_said(saved)}"
         ) from error
+
+
+def _said(saved: str | Callable[[], str]) -> str:
+    return saved if isinstance(saved, str) else saved()

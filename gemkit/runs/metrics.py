@@ -10,6 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from gemkit.core.atomic_io import open_plain
 from gemkit.core.errors import CheckpointError, GemkitError, Stopped, StorageError
 from gemkit.core.events import Collapsed, EpochEnded, Event, Froze, Noted, PhaseStarted
@@ -18,18 +22,23 @@ from gemkit.core.text import escaped, number_of
 
 _TAIL, _FURTHEST = 1 << 16, 1 << 24
 """Bytes at the end of a file to look for a line in: at first, and at most."""
+_MOST_BYTES = 1 << 28
+"""Of a file whose length alone is known."""
 _NAMES = {EpochEnded: "epoch", Froze: "freeze", Collapsed: "collapse"}
 
 
 class Metrics:
     """Write one JSON line for each epoch, freeze, collapse and error, as they happen.
 
-    A resumed run removes the lines after its checkpoint, so no line is there twice.
+    A resumed run removes the lines after its checkpoint, so no line is there twice. A checkpoint
+    has all lines: a file that was lost, cut or changed is restored from it, with a warning.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, warn: Callable[[str], None] = lambda sentence: None) -> None:
         self.path = path
-        self._file = open_plain(path, "ab", within=path.parent)
+        self.warn = warn
+        self._file = open_plain(path, "a+b", within=path.parent)
+        self._lines = bytearray()
 
     def __enter__(self) -> Self:
         return self
@@ -52,11 +61,12 @@ class Metrics:
             self._write(_NAMES[type(event)], _fields(event))
 
     def state_dict(self) -> StateDict:
-        """Flush the file to disk, and return its length."""
+        """Flush the file to disk, and return its lines and their length."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self.check_there()
-        return {"offset": os.fstat(self._file.fileno()).st_size}  # tell() ignores truncation
+        lines = torch.from_numpy(np.array(self._lines, dtype=np.uint8))
+        return {"offset": len(self._lines), "lines": lines}
 
     def check_there(self) -> None:
         """Raise if the file was removed, as it is with the folder of the run."""
@@ -66,18 +76,44 @@ class Metrics:
     def clear(self) -> None:
         """Remove all lines."""
         self._file.truncate(0)
+        self._lines.clear()
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Cut the file to the length in a state."""
+        """Cut the file to the lines in a state, or write them again if the file has others."""
         offset = checked_count(state, "offset")
-        if os.fstat(self._file.fileno()).st_size < offset:
-            raise CheckpointError(f"{self.path} is shorter than it was when the run was saved")
-        self._file.truncate(offset)
+        saved = _checked_lines(state["lines"], offset) if "lines" in state else None
+        self._file.seek(0)
+        found = self._file.read(offset if saved is not None else min(offset, _MOST_BYTES))
+        if saved is None and len(found) < offset:  # an older checkpoint has the length alone
+            self.warn(
+                f"{self.path} is shorter than it was when the run was saved: the metrics until "
+                "then are lost, and curves begin later; ticket, weights and result are not affected"
+            )
+            found = b""
+        elif saved is not None and found != saved:
+            self.warn(
+                f"{self.path} was lost or changed after the run was saved; it is restored from the "
+                "checkpoint"
+            )
+            self._file.truncate(0)
+            self._file.write(saved)
+            self._file.flush()
+            found = saved
+        self._file.truncate(len(found))
+        self._lines = bytearray(found)
 
     def _write(self, event: str, fields: Mapping[str, Any]) -> None:
         line = json.dumps({"event": event, **fields}, allow_nan=False)
         self._file.write(line.encode() + b"\n")
         self._file.flush()
+        self._lines += line.encode() + b"\n"
+
+
+def _checked_lines(saved: object, length: int) -> bytes:
+    """Return lines that a checkpoint holds, which may have been forged."""
+    if not isinstance(saved, Tensor) or (saved.dtype, [*saved.shape]) != (torch.uint8, [length]):
+        raise CheckpointError(f"'lines' are not {length} bytes")
+    return bytes(saved.numpy().tobytes())
 
 
 def _fields(event: Event) -> dict[str, Any]:

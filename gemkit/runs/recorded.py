@@ -166,7 +166,7 @@ def bound_of(lines: Iterable[Mapping[str, Any]]) -> list[list[float]]:
     epoch = 0
     for one in lines:
         if one.get("event") == "epoch" and one.get("phase") == "search":
-            epoch += 1
+            epoch = one.get("epoch", epoch + 1)  # earlier lines may be lost
         elif one.get("event") == "freeze":
             alive, prunable = one.get("alive"), one.get("prunable")
             if isinstance(alive, int) and isinstance(prunable, int) and prunable > 0:

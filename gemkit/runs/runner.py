@@ -28,6 +28,7 @@ from gemkit.runs.setup import Setup
 from gemkit.runs.specs import model_argument, needs_confirmation
 from gemkit.sanity.context import CheckContext
 from gemkit.tickets.ticket import Ticket
+from gemkit.training.checkpoint import CheckpointDir
 from gemkit.training.checkpointer import DiskCheckpointer
 from gemkit.training.loop import Listener
 
@@ -76,9 +77,9 @@ class Runner:
             return dict(known)
         with (
             self._explaining_errors(),
-            explained(self._saved()),
+            explained(self._saved),
             signals.deferred(self.progress.stopping) as stop,
-            Metrics(self.run_dir.metrics) as metrics,
+            Metrics(self.run_dir.metrics, self._warn) as metrics,
         ):
             label = partial(self.setup.label, versions=self.run.plugins)
             levels = Levels(self.run_dir, label, self.run.task.metric.name)
@@ -112,7 +113,7 @@ class Runner:
         self, data: Mapping[str, Any], controls: Checks, context: CheckContext
     ) -> dict[str, Any]:
         """Compare the ticket with its controls."""
-        with self._explaining_errors(), explained(self._saved()), signals.raised():
+        with self._explaining_errors(), explained(self._saved), signals.raised():
             return check_run(self.run, self.run_dir, data, controls, context, self.progress)
 
     def _phases(
@@ -201,9 +202,14 @@ class Runner:
         return f"the run is done: `{self._resume_command()}` prints its result"
 
     def _saved(self) -> str:
-        return (
-            f"the run is saved up to its last checkpoint: resume it with `{self._resume_command()}`"
-        )
+        """Say what the folder keeps, and how to resume."""
+        command = self._resume_command()
+        with suppress(OSError, StorageError):
+            if self.run_dir.has_result():
+                return f"the result of the run is saved: resume its checks with `{command}`"
+            if not CheckpointDir(self.run_dir.checkpoints).files():
+                return f"the run has no checkpoint yet: `{command}` starts it from the beginning"
+        return f"the run is saved up to its last checkpoint: resume it with `{command}`"
 
     def _warn(self, words: str) -> None:
         self.log.say(f"warning: {words}")

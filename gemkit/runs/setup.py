@@ -12,11 +12,13 @@ from lightning_fabric import Fabric
 from torch import nn
 
 from gemkit.compaction import finetune
-from gemkit.core.errors import GemkitError
+from gemkit.core.errors import DataError, GemkitError
 from gemkit.core.memory import during
 from gemkit.core.tensors import seeded
+from gemkit.data.checks import not_finite
 from gemkit.data.part import DatasetPart
 from gemkit.data.source import Data
+from gemkit.data.tensor_source import TensorSource
 from gemkit.models.blocks import Shape
 from gemkit.models.custom import model_data
 from gemkit.models.part import ModelPart
@@ -113,6 +115,7 @@ def set_up(
     data = load_data(dataset, fabric, data_dir, download=download)
     task.check_data(data)
     model.check_data(data)
+    _check_finite(data)
     with during("building the network"), seeded(seed, torch.device("cpu")):
         network = (build or model.build)(data.shape, task.outputs(data))
     origin = {
@@ -122,6 +125,16 @@ def set_up(
         "classes": data.classes,
     }
     return Setup(data, network, runtime, fabric, origin, task)
+
+
+def _check_finite(data: Data) -> None:
+    """Refuse values that are not finite where networks are measured: a search would be in vain.
+
+    Streams are too long to read for that. Training data are watched step by step (`on_nan`).
+    """
+    for split, source in {"validation": data.validation, "test": data.test}.items():
+        if isinstance(source, TensorSource) and not source.images.isfinite().all():
+            raise DataError(not_finite(source, split))
 
 
 @during("loading the data")

@@ -41,7 +41,7 @@ class Job:
     def saved(self) -> Iterator[tuple[list[Listener], DiskCheckpointer]]:
         """Yield listeners and a checkpointer for a phase; a signal stops it at its next step."""
         folder = self.setup.fabric.broadcast(self.folder.checkpoints)  # that of the first process
-        with signals.deferred() as stop, Metrics(self.folder.metrics) as metrics:
+        with signals.deferred() as stop, Metrics(self.folder.metrics, self.log.say) as metrics:
             checkpointer = DiskCheckpointer(
                 folder,
                 self.task["key"],

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from lightning_fabric import Fabric
 
-from gemkit.core.errors import CheckpointError, DataError, Stopped
+from gemkit.core.errors import CheckpointError, DataError, Stopped, TicketError
 from gemkit.core.memory import during
 from gemkit.core.state import StateDict, Stateful, checked_rng_state
 from gemkit.training.checkpoint import Checkpoint, CheckpointDir
@@ -166,11 +166,14 @@ class DiskCheckpointer(Checkpointer):
 
 @during("loading a checkpoint")
 def _restore(parts: Mapping[str, Stateful], state: StateDict) -> None:
-    """Load the state of every part; report any error except `DataError` as a bad checkpoint."""
+    """Load the state of every part; report an error as a bad checkpoint.
+
+    Errors of the data and the ticket have messages of their own.
+    """
     for name, part in parts.items():
         try:
             part.load_state_dict(state[name])
-        except DataError:
+        except (DataError, TicketError):
             raise
         except Exception as error:  # a bad file can make a part fail in any way
             reason = str(error).partition("\n")[0] or type(error).__name__

@@ -10,6 +10,7 @@ from torch import nn
 
 from gemkit.core.errors import TrainingError
 from gemkit.core.text import number_of
+from gemkit.training import processes
 from gemkit.training.plan import Runtime
 
 # Fabric's "64-true" returns logits in float32; a double model under "32-true" stays double.
@@ -47,6 +48,9 @@ def make_fabric(runtime: Runtime, *, start_processes: bool = False) -> Fabric:
         precision=None if half else _PRECISIONS[runtime.precision],
         plugins=[Half(device)] if half else None,
     )
+    if runtime.devices > 1 and not joins:
+        processes.start(runtime.devices)
+    processes.watch_first()
     fabric.launch()
     return fabric
 

@@ -7,17 +7,23 @@ import torchmetrics
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from gemkit.core.errors import TrainingError
+from gemkit.core.errors import DataError, TrainingError
 from gemkit.core.probe import IGNORED, in_mode
 from gemkit.core.tensors import as_input
+from gemkit.data.checks import not_finite
 from gemkit.data.source import Source
 from gemkit.training.metrics import LOSS
 from gemkit.training.task import Task
 
 
 @torch.no_grad()
-def measure(module: nn.Module, source: Source, fabric: Fabric, task: Task) -> float:
-    """Return the metric of a network, without augmentation and in evaluation mode."""
+def measure(
+    module: nn.Module, source: Source, fabric: Fabric, task: Task, split: str = "validation"
+) -> float:
+    """Return the metric of a network, without augmentation and in evaluation mode.
+
+    `split` names the data in an error.
+    """
     metric, meter = task.metric, None
     like, loss = next(module.parameters()), task.loss_of(module)
     finite = torch.ones((), dtype=torch.bool, device=fabric.device)
@@ -35,7 +41,11 @@ def measure(module: nn.Module, source: Source, fabric: Fabric, task: Task) -> fl
             else:
                 meter.update(*_weighted(loss(outputs, (inputs, targets)), targets))
             finite &= outputs.isfinite().all()
+    if fabric.world_size > 1:  # or the others would wait for a process that has an error
+        finite = fabric.all_reduce(finite.float(), reduce_op="min") > 0
     if not finite:
+        if problem := not_finite(source, split):
+            raise DataError(problem)
         raise TrainingError("the network's outputs are not finite: training has diverged")
     return _value(meter, metric.name)
 

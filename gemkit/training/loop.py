@@ -8,7 +8,7 @@ from functools import cached_property
 from lightning_fabric import Fabric
 
 from gemkit.core import events
-from gemkit.core.errors import TrainingError
+from gemkit.core.errors import TicketError, TrainingError
 from gemkit.core.events import EpochEnded, Event, Noted, PhaseStarted, StepEnded, View
 from gemkit.core.memory import during
 from gemkit.core.probe import Batch
@@ -81,6 +81,7 @@ class RunContext:
         fabric: Fabric | None,
         checkpointer: Checkpointer | None = None,
         task: Task | None = None,
+        ticket_digest: Callable[[], str] = lambda: "",
     ) -> None:
         self.name = name
         self.task = task or Task()
@@ -92,6 +93,12 @@ class RunContext:
         self._loaded = data
         self.observers = observers
         self.checkpointer = checkpointer or Checkpointer()
+        self._ticket_digest = ticket_digest
+
+    @cached_property
+    def ticket(self) -> str:
+        """The digest of the ticket that is fine-tuned; empty in a search."""
+        return self._ticket_digest()
 
     @cached_property
     def fingerprint(self) -> Fingerprint:
@@ -202,7 +209,7 @@ class TrainLoop:
             self.context.checkpointer.maybe_save(epoch_ended=ends)
 
     def state_dict(self) -> StateDict:
-        """Return clock, counts, elapsed time and the fingerprint of the data."""
+        """Return clock, counts, elapsed time, and what identifies the data and the ticket."""
         return {
             "clock": self.clock,
             "steps": self.steps,
@@ -210,10 +217,11 @@ class TrainLoop:
             "seconds": self._seconds(),
             "stopped": self.stopped,
             "data": self.context.fingerprint.model_dump(),
+            "ticket": self.context.ticket,
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Load a saved state; refuse one from other data."""
+        """Load a saved state; refuse one from other data or of another ticket."""
         data = state.get("data")  # missing in older checkpoints
         check_same(
             None if data is None else Fingerprint.model_validate(data),
@@ -221,6 +229,11 @@ class TrainLoop:
             "the run began with",
             "resume it with those, or start in another folder",
         )
+        if state.get("ticket", self.context.ticket) != self.context.ticket:
+            raise TicketError(
+                "the ticket is not the one that fine-tuning began with; put that one back, or "
+                "start in another folder"
+            )
         self.set_clock(checked_count(state, "clock"))
         self.steps, self._epochs = checked_count(state, "steps"), checked_count(state, "epochs")
         self._began = time.perf_counter() - float(state["seconds"])

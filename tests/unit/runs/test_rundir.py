@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+import torch
 
 from gemkit.core.atomic_io import read
 from gemkit.core.errors import CheckpointError, OptionError, StorageError, TrainingError
@@ -104,11 +105,48 @@ def test_metrics_written_after_a_checkpoint_are_removed():
             other.write('{"event": "epo')  # killed while it wrote
     with Metrics(file) as write:
         write.load_state_dict(saved)
-        assert write.state_dict() == saved
+        assert write.state_dict()["offset"] == saved["offset"]
         write(Froze(3, 0.1, 10, 9, 100))
     assert [json.loads(line)["step"] for line in file.read_text().splitlines()] == [1, 3]
-    with Metrics(file) as write, pytest.raises(CheckpointError, match="shorter than it was"):
+
+
+def test_metrics_that_were_lost_or_changed_are_restored_and_a_warning_says_so():
+    file = rundir.create(None, "mine").metrics
+    with Metrics(file) as write:
+        write(Froze(1, 0.5, 10, 9, 100))
+        write(Froze(2, 0.1, 10, 9, 100))
+        saved = write.state_dict()
+    sound = file.read_bytes()
+    for damaged in (b"", sound[:40], sound.replace(b"0.5", b"0.6"), sound[:-1] + b"x"):
+        file.write_bytes(damaged)
+        heard: list[str] = []
+        with Metrics(file, heard.append) as write:
+            write.load_state_dict(saved)
+        assert "was lost or changed after the run was saved; it is restored" in " ".join(heard)
+        assert file.read_bytes() == sound
+    with Metrics(file, pytest.fail) as write:  # sound: no warning
+        write.load_state_dict(saved)
+
+
+def test_an_older_checkpoint_has_only_the_length_of_the_metrics():
+    file = rundir.create(None, "mine").metrics
+    file.write_bytes(b'{"event": "freeze"}\n' * 3)
+    with Metrics(file, pytest.fail) as write:
+        write.load_state_dict({"offset": 40})
+        write(Froze(3, 0.1, 10, 9, 100))
+        assert write.state_dict()["offset"] == file.stat().st_size
+    heard: list[str] = []
+    with Metrics(file, heard.append) as write:
         write.load_state_dict({"offset": 10_000})
+        write(Froze(4, 0.1, 10, 9, 100))
+    assert "shorter than it was when the run was saved: the metrics until then are lost" in heard[0]
+    assert json.loads(file.read_text())["step"] == 4
+
+
+@pytest.mark.parametrize("forged", [[1, 2], torch.zeros(3), torch.zeros(4, dtype=torch.uint8)])
+def test_forged_lines_of_metrics_are_refused(forged):
+    with Metrics(Path("metrics.jsonl")) as write, pytest.raises(CheckpointError, match="3 bytes"):
+        write.load_state_dict({"offset": 3, "lines": forged})
 
 
 @pytest.mark.parametrize(
