@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from typing import Any, NoReturn
@@ -11,8 +12,7 @@ import click
 
 from gemkit.cli.allocator import keep_memory
 from gemkit.cli.command import echo
-from gemkit.cli.faults import FAULT, fault_of
-from gemkit.core.errors import GemkitError, Stopped
+from gemkit.cli.ending import MISTAKE, ending_of, flush_streams, open_streams
 from gemkit.core.memory import memory_explained
 
 # In the order in which a newcomer needs them: name -> module, attribute, line of help.
@@ -78,6 +78,7 @@ class Program(click.Group):
         # Set before torch is loaded. Threads that spin while they wait make a run ten times slower
         # if another program uses the same cores.
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+        open_streams()
         keep_memory()
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):  # a terminal that cannot encode ≤ shows ?
@@ -85,37 +86,25 @@ class Program(click.Group):
         try:
             with memory_explained():
                 code: Any = inner()
-        except GemkitError as error:
-            _leave(str(error), 2)
-        except Stopped as stop:
-            _leave(str(stop), 128 + stop.signal)
-        except click.Abort:
-            _leave("interrupted", 130)
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
             sys.exit(error.exit_code)
-        except click.UsageError as error:
-            _leave(_with_hint(error), error.exit_code)
-        except click.ClickException as error:
-            _leave(error.format_message(), error.exit_code)
         except Exception as error:
-            if (fault := fault_of(error)) is None:
+            flush_streams()
+            if (ending := ending_of(error)) is None:
                 raise
-            _leave(fault, FAULT)
+            _leave(*ending)
+        if (problem := flush_streams()) is not None:
+            _leave(*(ending_of(problem) or ("", MISTAKE)))
         sys.exit(code if isinstance(code, int) else 0)
 
 
 def _leave(message: str, code: int) -> NoReturn:
-    """Print a message on stderr and exit."""
-    echo(f"gemkit: {message}", err=True)
+    """Print a message on stderr, if that is possible, and exit."""
+    with suppress(OSError):
+        echo(f"gemkit: {message}", err=True)
+    flush_streams()
     sys.exit(code)
-
-
-def _with_hint(error: click.UsageError) -> str:
-    """Return the message with a hint at the help."""
-    if error.ctx is None:
-        return error.format_message()
-    return f"{error.format_message()}\nTry '{error.ctx.command_path} --help'."
 
 
 @click.group(

@@ -1,6 +1,6 @@
 """Errors that a user can cause. Each message says what is wrong, where, why, and the way out.
 
-The command line prints only the message and exits with code 2.
+The command line prints only the message and exits with code 2, or 3 for a collapse.
 """
 
 from collections.abc import Iterable, Sequence

@@ -82,7 +82,8 @@ def memory_explained(saved: str | Callable[[], str] = "") -> Iterator[None]:
     except Exception as error:
         if (lack := shortage(error)) is None:
             raise
-        raise TooLittleMemoryError(_sentence(lack, saved if isinstance(saved, str) else saved())) from error
+        kept = saved if isinstance(saved, str) else saved()
+        raise TooLittleMemoryError(_sentence(lack, kept)) from error
 
 
 def _sentence(lack: BaseException, saved: str) -> str:

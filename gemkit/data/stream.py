@@ -10,8 +10,9 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from gemkit.core.errors import DataError, GemkitError, describe_error
+from gemkit.core.errors import DataError, GemkitError
 from gemkit.core.probe import Batch
+from gemkit.core.raised import described_with_place
 from gemkit.core.tensors import generator, is_index
 from gemkit.data.batch import Split, as_batch, as_input, check_values
 from gemkit.data.fingerprint import tensor_digest
@@ -184,8 +185,8 @@ def read(
             raise
         except Exception as error:  # a user's data set may raise anything
             raise DataError(
-                f"{where} cannot be read ({describe_error(error)}); correct the data set, or the "
-                "function that collates its samples"
+                f"{where} cannot be read ({described_with_place(error)}); correct the data set, "
+                "or the function that collates its samples"
             ) from error
         yield found
         number += 1

@@ -23,8 +23,22 @@ _WRAP_IT = (
 )
 
 
+def check_instance(model: object) -> nn.Module:
+    """Return a model; refuse what is no instance of `nn.Module`, or not a complete one."""
+    if not isinstance(model, nn.Module):
+        what = f"the class {model.__name__}" if isinstance(model, type) else repr(type(model))
+        raise ModelError(f"the model is {what}; give an instance of torch.nn.Module")
+    if not hasattr(model, "_modules"):
+        title = type(model).__name__
+        raise ModelError(
+            f"{title} is not initialized; let {title}.__init__ call super().__init__() first"
+        )
+    return model
+
+
 def unwrapped(model: nn.Module) -> nn.Module:
     """Return the network inside DataParallel, DDP, `torch.compile`, Fabric or AveragedModel."""
+    model = check_instance(model)
     while True:
         inner: object = None
         if isinstance(model, _WRAPPERS) or type(model).__name__ == "_FabricModule":
@@ -69,10 +83,7 @@ _UNSUITABLE: tuple[tuple[Callable[[Any], bool], str], ...] = (
 
 def check_model(model: object) -> nn.Module:
     """Return the network without wrappers; refuse one that gemkit cannot prune or train."""
-    if not isinstance(model, nn.Module):
-        what = f"the class {model.__name__}" if isinstance(model, type) else repr(type(model))
-        raise ModelError(f"the model is {what}; give an instance of torch.nn.Module")
-    own = unwrapped(model)
+    own = unwrapped(check_instance(model))
     title = type(own).__name__
     if isinstance(own, torch.jit.ScriptModule):
         raise ModelError(

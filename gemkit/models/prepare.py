@@ -5,7 +5,6 @@ norms of scale 0, layer scales of 1e-5, weights of zeros. Training switches them
 are trained too. Pruning at initialization looks before that happens.
 """
 
-import copy
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from gemkit.core.errors import some
 from gemkit.core.prunable import KINDS, kind_of, weights_of
 from gemkit.core.tensors import generator
+from gemkit.models.check import check_instance, own_copy
 
 _TINY = 1e-3
 """Weights whose root mean square times √inputs is below this shrink a signal a thousandfold."""
@@ -93,7 +93,7 @@ def prepare(model: nn.Module, *, seed: int = 0) -> nn.Module:
     seed. Everything else is as it was, frozen parameters too. Meant for freshly drawn networks:
     where weights were trained, a scale of 0 is something the network has learned.
     """
-    own = copy.deepcopy(model)
+    own = own_copy(check_instance(model))
     prepare_(own, generator(seed, "prepare"))
     return own
 

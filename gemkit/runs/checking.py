@@ -11,6 +11,7 @@ from gemkit.core.errors import GemkitError, PluginError
 from gemkit.core.limits import MAX_SEED
 from gemkit.core.memory import during
 from gemkit.plugins.registry import Registry
+from gemkit.plugins.titles import pruner_title
 from gemkit.report.picture import draw
 from gemkit.runs.checkfile import CheckFile
 from gemkit.runs.directory import RunDir
@@ -134,7 +135,8 @@ def run_checks(
             progress.measured(result, number, left, seconds)
     report = file.write(margin)
     try:
-        title = f"{ticket.info.pruner}, density {ticket.info.density_target:g}"
+        pruner = pruner_title(ticket.info.recipe) or ticket.info.pruner
+        title = f"{pruner}, density {ticket.info.density_target:g}"
         measured = [Trial(**trial) for trial in report["trials"]]
         positive = [one["check"] for one in report["verdicts"] if one["expects"] == "same"]
         metric = context.task.metric

@@ -241,14 +241,15 @@ def check_free(folder: Path) -> None:
     if RunDir(folder).is_run():
         RunDir(folder).check_plain()
         return
+    if not os.path.lexists(folder):  # or its name is too long, which `create` reports
+        return
     if folder.is_dir() and all(f.name == _LOCK or is_temporary(f.name) for f in folder.iterdir()):
         return  # empty, or a run was killed before it wrote anything
-    if folder.exists() or folder.is_symlink():
-        what = "is not empty" if folder.is_dir() else "is not a folder"
-        raise OptionError(
-            f"--out {folder} exists and {what}; nothing was overwritten: give another folder, "
-            "or move this one away"
-        )
+    what = "is not empty" if folder.is_dir() else "is not a folder"
+    raise OptionError(
+        f"--out {folder} exists and {what}; nothing was overwritten: give another folder, or move "
+        "this one away"
+    )
 
 
 def create(out: Path | None, name: str) -> RunDir:

@@ -1,5 +1,6 @@
 """Earlier runs: those of the same configuration that are finished, or were interrupted."""
 
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from itertools import count
@@ -43,7 +44,7 @@ def _named(name: str) -> list[RunDir]:
     found: list[RunDir] = []
     for number in count(1):
         folder = Path("runs") / (name if number == 1 else f"{name}-{number}")
-        if not folder.is_dir():
+        if not os.path.isdir(folder):  # noqa: PTH112 - Path.is_dir refuses long names
             return found
         found.append(RunDir(folder))
     raise AssertionError("unreachable: counting does not end")

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gemkit.core.errors import GemkitError, OptionError
+from gemkit.core.errors import GemkitError
+from gemkit.plugins.titles import pruner_title
 from gemkit.report.spread import INTERVAL, spread_of
 from gemkit.report.tables import wide_table
 from gemkit.runs.directory import RunDir
+from gemkit.runs.found import runs_in
 from gemkit.runs.metrics import last_line
 from gemkit.runs.recorded import settings_of
 from gemkit.runs.result import values_of
@@ -20,11 +22,9 @@ from gemkit.training.metrics import ACCURACY, value_text
 
 def runs_data(folder: Path) -> list[dict[str, Any]]:
     """Describe the run in a folder, or every run in its subfolders."""
-    if not folder.is_dir():
-        raise OptionError(f"there is no folder {folder}; `gemkit run` makes one")
-    own = [RunDir(folder)] if RunDir(folder).is_run() else []
-    inner = [RunDir(path) for path in sorted(folder.iterdir()) if path.is_dir()]
-    return [_describe(run) for run in own or inner if run.is_run()]
+    if RunDir(folder).is_run():
+        return [_describe(RunDir(folder))]
+    return [_describe(RunDir(path)) for path in runs_in(folder)]
 
 
 def _describe(run: RunDir) -> dict[str, Any]:
@@ -33,13 +33,12 @@ def _describe(run: RunDir) -> dict[str, Any]:
         run.check_plain()
         state, config, result = run.state(), run.config(), run.result() or {}
         last, epoch = last_line(run.metrics), last_line(run.metrics, having="epoch")
-    except GemkitError as error:
+    except (GemkitError, OSError) as error:
         return {"run": str(run.path), "state": "unreadable", "problem": str(error)}
-    recipe = config.get("recipe")
     return {
         "run": str(run.path),
         "state": state,
-        "pruner": _word(recipe.get("pruner")) if isinstance(recipe, dict) else None,
+        "pruner": _word(pruner_title(config.get("recipe"))),
         "model": _part(config.get("model")),
         "dataset": _part(config.get("dataset")),
         "seed": _count(config.get("seed")),

@@ -10,8 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from gemkit.core.atomic_io import open_plain, read
 from gemkit.core.errors import GemkitError, OptionError
 from gemkit.core.limits import MAX_NAME_LENGTH, MAX_TEXT_LENGTH
+from gemkit.plugins.titles import pruner_title
 from gemkit.runs.checkfile import NAME as CHECKS
 from gemkit.runs.directory import RunDir
+from gemkit.runs.found import runs_in
 from gemkit.runs.result import values_of
 from gemkit.sanity.trials import TICKET, Measured, Trial, Unmade
 
@@ -42,17 +44,14 @@ def run_records(folder: Path) -> list[Record]:
     Paths of tickets are relative to the folder. A run whose files cannot be read is an error if it
     is the one that was named, and a failed record otherwise.
     """
-    if not folder.is_dir():
-        raise OptionError(f"there is no folder {folder}; `gemkit run` and `gemkit study` make one")
     if RunDir(folder).is_run():
         return _records(RunDir(folder), Path())
-    inner = [RunDir(path) for path in sorted(folder.iterdir()) if path.is_dir()]
     found: list[Record] = []
-    for run in inner:
-        if run.is_run() and not run.path.is_symlink():
+    for path in runs_in(folder):
+        if not path.is_symlink():
             try:
-                found += _records(run, Path(run.path.name))
-            except GemkitError as error:
+                found += _records(RunDir(path), Path(path.name))
+            except (GemkitError, OSError) as error:
                 found.append(
                     {"density": 1.0, "state": "failed", "problem": str(error)[:MAX_TEXT_LENGTH]}
                 )
@@ -102,9 +101,8 @@ def _message(line: Mapping[str, Any]) -> str | None:
 
 def _about(config: Mapping[str, Any]) -> Record:
     """Return what the configuration says: pruner, network, data, density and all settings."""
-    recipe = config.get("recipe")
     return {
-        "pruner": recipe.get("pruner", "?") if isinstance(recipe, dict) else "?",
+        "pruner": pruner_title(config.get("recipe")) or "?",
         "model": name_of(config.get("model")),
         "dataset": name_of(config.get("dataset")),
         "density": config.get("density", 1.0),

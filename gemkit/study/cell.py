@@ -12,6 +12,7 @@ from gemkit.core.errors import GemkitError, OptionError
 from gemkit.models.custom import Custom
 from gemkit.parts.part import Part
 from gemkit.plugins.registry import Registry
+from gemkit.plugins.titles import pruner_title
 from gemkit.runs.checking import Checks, make_checks
 from gemkit.runs.config import RunConfig
 from gemkit.runs.read_config import config_from
@@ -159,7 +160,8 @@ def _cell(
 ) -> Cell:
     typed = model_argument(config.model)
     run = resolve(registry, config, typed if isinstance(config.model, str) else None)
-    label = _label(run, point)
+    pruner = pruner_title(run.recipe.to_data(), registry) or run.recipe.pruner
+    label = _label(pruner, run, point)
     folder = config.run.data_dir if data_dir is None else str(data_dir)
     task = {
         "config": _sendable(config, run),
@@ -181,7 +183,7 @@ def _cell(
     info = CellInfo(
         variant=point.variant,
         axes=point.axes | ({"density": run.density} if "density" in point.axes else {}),
-        pruner=run.recipe.pruner,
+        pruner=pruner,
         density=run.density,
         model=_title(run.model),
         dataset=_title(run.dataset),
@@ -232,13 +234,15 @@ def _recorded(config: RunConfig) -> dict[str, Any]:
     return data
 
 
-def _label(run: ResolvedRun, point: Point) -> str:
+def _label(pruner: str, run: ResolvedRun, point: Point) -> str:
     """Name a cell: pruner, density, other axes, and the seed at the end."""
     shown = {"pruner", "density", "seed"}
     others = [
-        f"{axis.rpartition('.')[2]} {one}" for axis, one in point.axes.items() if axis not in shown
+        words
+        for axis, one in point.axes.items()
+        if axis not in shown and (words := f"{axis.rpartition('.')[2]} {one}") not in pruner
     ]
-    words = [run.recipe.pruner, f"{run.density:g}", *([point.variant] if point.variant else [])]
+    words = [pruner, f"{run.density:g}", *([point.variant] if point.variant else [])]
     return f"{' '.join([*words, *others])} s{run.seed}"
 
 

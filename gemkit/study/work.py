@@ -25,6 +25,7 @@ from gemkit.core.errors import (
 )
 from gemkit.core.memory import shortage
 from gemkit.plugins.current import in_use
+from gemkit.plugins.faults import fault_of
 from gemkit.plugins.loader import load_plugins
 from gemkit.plugins.registry import Registry
 from gemkit.pruning.feasible import check_network
@@ -261,7 +262,7 @@ _KINDS: dict[str, Callable[[Job], dict[str, Any]]] = {
 def _failed(store: StageStore, name: str, log: Log, error: Exception) -> dict[str, Any]:
     """Record why a stage failed; a disk that is full must not hide it."""
     expected = isinstance(error, GemkitError)
-    reason = str(error) if expected else f"{type(error).__name__}: {error}"
+    reason = str(error) if expected else fault_of(error) or f"{type(error).__name__}: {error}"
     log.say(f"error: {reason if expected else traceback.format_exc()}")
     try:
         store.write_failure(name, reason)

@@ -63,6 +63,10 @@ def _differences(state: Tensors, own: State) -> list[str]:
         ("unexpected in the ticket", [name for name in state if name not in own]),
         ("of another shape", shapes),
         ("of a type that cannot take the ticket's values", uncastable),
+        (
+            "made in inference mode, where nothing can be written later",
+            [name for name in shared if own[name].is_inference()],
+        ),
         ("without memory (meta device)", [name for name in shared if own[name].is_meta]),
         (
             "expanded parameters, whose entries share memory",

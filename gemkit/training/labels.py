@@ -76,7 +76,13 @@ def _output_shape(model: nn.Module, data: Data) -> tuple[int, ...]:
     inputs = as_input(data.blank(2), next(model.parameters()))
     try:
         try_outputs(model, inputs, training=True)
-        return tuple(try_outputs(model, inputs, training=False).shape[1:])
+        outputs = try_outputs(model, inputs, training=False)
+        if outputs.shape[:1] != inputs.shape[:1]:
+            raise ModelError(
+                f"{type(model).__name__} returns a tensor of shape {list(outputs.shape)} for "
+                f"{len(inputs)} inputs; its first dimension must be that of the inputs"
+            )
+        return tuple(outputs.shape[1:])
     except ModelError as error:
         if not data.indices:
             raise

@@ -46,7 +46,7 @@ def start(count: int) -> None:
 
 def watch_first() -> None:
     """End this process if the one that started it is gone, in processes that `start` made."""
-    if parent := os.environ.get(_PARENT):
+    if parent := os.environ.pop(_PARENT, None):  # it is not the parent of our own children
         threading.Thread(target=_watch_first, args=[int(parent)], daemon=True).start()
 
 

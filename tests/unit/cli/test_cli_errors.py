@@ -172,7 +172,7 @@ def test_a_network_too_large_for_the_images_is_an_error_before_the_run(gemkit):
 
 def test_a_collapse_keeps_config_and_metrics_and_no_ticket(gemkit):
     shown = gemkit("run", *TINY, "-o", "regularizer.weight=0.5", "--json")
-    assert shown.exit_code == 2
+    assert shown.exit_code == 3
     assert shown.stdout == ""
     assert "gemkit: collapse at step" in shown.stderr
     assert shown.stderr.count("collapse at step") == 1
@@ -193,7 +193,7 @@ def test_a_collapse_keeps_config_and_metrics_and_no_ticket(gemkit):
 def test_a_warning_of_collapse_goes_to_stderr_and_metrics(gemkit):
     tiny = [word if word != "0.3" else "0.004" for word in TINY]
     words = ("run", "--pruner", "magnitude", "--allocation", "uniform", *tiny)
-    assert gemkit(*words).exit_code == 2
+    assert gemkit(*words).exit_code == 3
     shown = gemkit(*words, "--on-collapse", "warn", "--json")
     assert "warning: collapse at step 0" in shown.stderr
     metrics = Path(answer(shown)["run_dir"], "metrics.jsonl").read_text()

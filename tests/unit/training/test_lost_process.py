@@ -97,6 +97,10 @@ def test_the_others_end_when_the_first_is_gone(monkeypatch):
     monkeypatch.setattr(os, "_exit", ended.append)
     processes._watch_first(parent=os.getppid() + 1)  # another process than there was
     assert ended == [2]
+    monkeypatch.setenv("GEMKIT_FIRST_PROCESS", "1")
+    monkeypatch.setattr(processes, "_watch_first", lambda parent: None)
+    processes.watch_first()
+    assert "GEMKIT_FIRST_PROCESS" not in os.environ, "children of this process have another parent"
 
 
 def test_processes_that_end_well_are_no_loss(monkeypatch):

@@ -1,6 +1,6 @@
 """Exceptions in plugins, reported in one message instead of a traceback.
 
-Only the command line does this; from Python the exception is raised as it is.
+The command line and the workers of studies do this; from Python the exception is raised as it is.
 """
 
 import os
@@ -28,23 +28,55 @@ def fault_of(error: Exception) -> str | None:
     """
     if os.environ.get(VARIABLE) or "gemkit.parts.part" not in sys.modules:
         return None
-    frames = list(traceback.walk_tb(error.__traceback__))
-    theirs = {_package(cls.__module__) for cls in _parts()} - {"gemkit"}
+    if (fault := _fault_of_worker(error) or _fault(error)) is None:
+        return None
+    notes = getattr(error, "__notes__", [])
+    return "\n".join([*fault, *notes, f"{VARIABLE}=1 shows the whole traceback."])
+
+
+def _fault(error: Exception) -> list[str] | None:
+    """Describe a fault, and the place of it, by the frames of this process."""
+    frames, theirs = list(traceback.walk_tb(error.__traceback__)), _plugins()
     place = next((one for one in reversed(frames) if _owner(one[0]) in theirs), None)
     if place is None:
         return None
     frame, line = place
     whose = "" if _owner(frames[-1][0]) == "gemkit" else ", which is a fault in the plugin"
     code, package = frame.f_code, _owner(frame)
-    notes = [*getattr(error, "__notes__", []), f"{VARIABLE}=1 shows the whole traceback."]
-    return "\n".join(
-        [
-            f"{_whose((one for one, _ in frames), package)} failed{whose}: "
-            f"{type(error).__name__}: {error}",
-            f"  at {Path(code.co_filename)}:{line}, in {code.co_name}",
-            *notes,
-        ]
-    )
+    return [
+        f"{_whose((one for one, _ in frames), package)} failed{whose}: "
+        f"{type(error).__name__}: {error}",
+        f"  at {Path(code.co_filename)}:{line}, in {code.co_name}",
+    ]
+
+
+def _fault_of_worker(error: Exception) -> list[str] | None:
+    """Describe a fault in a worker of a data loader, whose traceback arrives as text."""
+    from gemkit.core.raised import in_worker
+
+    reason, places = in_worker(error) or ("", [])
+    files = {file: name for name in _plugins() if (file := _file_of(name))}
+    for place in reversed(places):
+        for own, name in files.items():
+            if Path(place.file).is_relative_to(own):
+                return [
+                    f"{_whose((), name)} failed, which is a fault in the plugin: {reason}",
+                    f"  at {place}, in a worker of a data loader",
+                ]
+    return None
+
+
+def _plugins() -> set[str]:
+    """Return the packages of all parts that are not gemkit's own."""
+    return {_package(cls.__module__) for cls in _parts()} - {"gemkit"}
+
+
+def _file_of(package: str) -> Path | None:
+    """Return the file of a module, or the folder of a package."""
+    file = getattr(sys.modules.get(package), "__file__", None)
+    if file is None:
+        return None
+    return Path(file).parent if Path(file).name == "__init__.py" else Path(file)
 
 
 def _whose(frames: Iterable[FrameType], package: str) -> str:

@@ -1,0 +1,263 @@
+"""What used to end in a traceback: long names, unreadable folders, full and closed streams."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from signal import SIGINT, SIGTERM
+
+import pytest
+from cli_runs import TINY, Gemkit, commands_in
+from studies import TINY as CELL
+from studies import cells_of
+
+from gemkit import load_plugins
+from gemkit.cli import ending
+from gemkit.core.errors import CollapseError, OptionError, Stopped
+from gemkit.plugins.faults import FAULT
+from gemkit.runs.directory import RunDir, check_free, create
+from gemkit.runs.former import _named
+from gemkit.runs.found import runs_in
+from gemkit.study.stage_store import StageStore
+from gemkit.study.work import carry_out
+
+LONG = "n" * 300
+NAMES = {
+    f"run --pruner random --out {LONG}": "File name too long",
+    f"run --model {LONG}": "unknown model",
+    f"run --pruner {LONG}": "unknown pruner",
+    f"run --dataset {LONG}": "unknown dataset",
+    f"run --preset {LONG}": "unknown preset",
+    f"run --plugin {LONG}.py": "File name too long",
+    f"run --recipe {LONG}.toml": "File name too long",
+    f"run --observer {LONG}": "unknown observer",
+    f"run --data-dir {LONG} --dataset mnist": LONG,
+    f"runs {LONG}": "there is no folder",
+    f"resume {LONG}": "File name too long",
+    f"report {LONG}": LONG,
+    f"check {LONG}": LONG,
+    f"eval {LONG}": LONG,
+    f"finetune {LONG}": LONG,
+    f"compact {LONG}": LONG,
+    f"bench {LONG}": LONG,
+    f"ticket show {LONG}": LONG,
+    f"study --out {LONG} --pruner random --density 0.5 --dataset fake": LONG,
+    f"run --dataset imagefolder:{LONG}": LONG,
+    f"ratios {LONG}": LONG,
+    f"reproduce {LONG}": LONG,
+    f"reproduce demo --no-runs --ledger {LONG}": LONG,
+    f"study status {LONG}": LONG,
+    f"study {LONG}.toml": LONG,
+    f"new-plugin {LONG}": LONG,
+    f"check-plugin {LONG}.py": LONG,
+}
+
+
+@pytest.fixture
+def gemkit(tmp_path, monkeypatch) -> Gemkit:
+    """Return a function that runs a command in an empty folder."""
+    return commands_in(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("command", NAMES, ids=lambda text: text.replace(LONG, "LONG"))
+def test_a_name_of_300_letters_is_one_message(gemkit, command):
+    small = (*TINY, "--model", "lenet300") if command.startswith("run --pruner random") else ()
+    small = tuple(
+        word for word in small if word not in ("-o", "model.width=4", "dataset.samples=60")
+    )
+    shown = gemkit(*command.split(), *small)
+    assert shown.exit_code == 2, shown.output
+    assert isinstance(shown.exception, SystemExit)
+    assert "gemkit: " in shown.stderr
+    assert NAMES[command] in shown.stderr
+    assert "Traceback" not in shown.stderr
+
+
+@pytest.mark.usefixtures("gemkit")
+def test_a_run_whose_own_name_is_too_long_says_so():
+    assert _named(LONG) == []
+    with pytest.raises(OptionError, match="File name too long; choose another with --out"):
+        create(None, LONG)
+    check_free(Path(LONG))  # the folder is made later, with that message
+
+
+def test_a_folder_that_cannot_be_entered_is_listed_as_unreadable(gemkit, monkeypatch):
+    for name in ("good", "locked", "no-run"):
+        Path("runs", name).mkdir(parents=True)
+    Path("runs/good/config.toml").write_text('seed = 3\n[recipe]\npruner = "snip"\n')
+    looking, opening = os.lstat, os.open
+
+    def lstat(path, **how):
+        if Path(path).parent.name == "locked":
+            raise PermissionError(13, "Permission denied", str(path))
+        return looking(path, **how)
+
+    def open_(path, *flags, **how):
+        if isinstance(path, str | Path) and Path(path).name == "locked":
+            raise PermissionError(13, "Permission denied", str(path))
+        return opening(path, *flags, **how)
+
+    monkeypatch.setattr(os, "lstat", lstat)
+    monkeypatch.setattr(os, "open", open_)
+    assert [path.name for path in runs_in(Path("runs"))] == ["good", "locked"]
+    shown = gemkit("runs", "--json")
+    assert shown.exit_code == 0, shown.output
+    good, locked = json.loads(shown.stdout)["runs"]
+    assert (good["state"], good["pruner"]) == ("interrupted", "snip")
+    assert locked["state"] == "unreadable"
+    assert "Permission denied" in locked["problem"]
+    assert "unreadable" in gemkit("runs").stdout
+    monkeypatch.setattr(RunDir, "check_plain", lambda self: os.open("locked", os.O_RDONLY))
+    assert json.loads(gemkit("runs", "--json").stdout)["runs"][0]["state"] == "unreadable"
+
+
+def python(code: str, redirect: str = "", **settings) -> subprocess.CompletedProcess[str]:
+    """Run code in a process whose streams a shell redirects."""
+    words = ["sh", "-c", f'exec "$0" -c "$1" {redirect}', sys.executable, code]
+    return subprocess.run(words, capture_output=True, text=True, check=False, **settings)
+
+
+HELP = "from gemkit.cli import main; main(['--help'])"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is full")
+def test_a_full_disk_under_stdout_is_one_message():
+    done = python(HELP, "> /dev/full")
+    assert done.returncode == 2
+    assert done.stderr == ("gemkit: cannot write the answer: No space left on device; make room\n")
+    both = python(HELP, "> /dev/full 2> /dev/full")
+    assert both.returncode == 2
+
+
+@pytest.mark.parametrize("redirect", ["2>&-", ">&-", "<&- >&- 2>&-"])
+def test_no_file_gets_the_number_of_a_closed_stream(redirect, tmp_path):
+    code = (
+        "import os, sys\nfrom gemkit.cli import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit as end:\n    code = end.code\n"
+        "number = os.open('file', os.O_CREAT | os.O_WRONLY)\n"
+        "known = None not in (sys.stdin, sys.stdout, sys.stderr) and not sys.stderr.isatty()\n"
+        "os.write(number, f'{code} {number > 2} {known}'.encode())\n"
+    )
+    done = python(code, redirect, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "file").read_text() == "0 True True"
+
+
+def test_an_error_of_a_file_is_no_traceback_and_a_bug_is_one():
+    text, code = ending.ending_of(PermissionError(13, "Permission denied", "x"))
+    assert (text, code) == (
+        "cannot use 'x': Permission denied; give another, or check its permissions",
+        2,
+    )
+    assert ending.ending_of(ValueError("a bug")) is None
+
+
+PLUGIN = """
+from torch.utils.data import Dataset, get_worker_info
+import torch
+from gemkit import Data, DatasetPart, MeasuredScores, hookimpl
+
+
+class Rows(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, place):
+        if get_worker_info() is not None:
+            raise KeyError("no such row")
+        return torch.ones(2, 4, 4), place % 2
+
+
+class Broken(DatasetPart):
+    "Fails in a worker."
+
+    name = "broken"
+
+    def load(self, folder):
+        return Data.of_datasets(train=Rows(), validation=Rows(), test=Rows(), classes=2, workers=1)
+
+
+class Faulty(MeasuredScores):
+    "Fails."
+
+    name = "faulty"
+
+    def importance(self, probe):
+        return wieghts
+
+
+@hookimpl
+def gemkit_datasets():
+    return [Broken]
+
+
+@hookimpl
+def gemkit_scores():
+    return [Faulty]
+
+
+@hookimpl
+def gemkit_pruners():
+    return {"faulty": {"scores": "faulty"}}
+"""
+
+
+def line_of(text: str) -> int:
+    return 1 + next(n for n, line in enumerate(PLUGIN.splitlines()) if text in line)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_exception_in_a_data_set_names_its_line(gemkit, workers):
+    """In a worker of a data loader, and in the process itself."""
+    text = PLUGIN.replace("workers=1", f"workers={workers}")
+    Path("broken.py").write_text(
+        text if workers else text.replace("get_worker_info()", "place > 5 or None")
+    )
+    words = ("--dataset", "broken", "--model", "mlp", "--density", "0.5", "--epochs", "1")
+    shown = gemkit("run", "--plugin", "broken.py", "--pruner", "snip", *words, "--device", "cpu")
+    assert shown.exit_code == 2, shown.output
+    place = f"{Path.cwd()}/broken.py:{line_of('raise KeyError')}, in __getitem__"
+    assert f"batch 0 cannot be read (KeyError: 'no such row', at {place}); correct" in shown.stderr
+    assert "Traceback" not in shown.stderr
+
+
+LOADING = """
+    def load(self, folder):
+        return list(torch.utils.data.DataLoader(Rows(), num_workers=1))
+"""
+
+
+def test_an_exception_in_a_plugin_s_own_loader_names_its_line(gemkit):
+    start = PLUGIN.index("\n    def load")
+    text = PLUGIN[:start] + LOADING + PLUGIN[PLUGIN.index("\n\nclass Faulty") :]
+    Path("broken.py").write_text(text)
+    shown = gemkit("run", "--plugin", "broken.py", "--dataset", "broken", "--device", "cpu")
+    assert shown.exit_code == 1, shown.output
+    assert "a plugin (given as a file) failed, which is a fault in the plugin: KeyE" in shown.stderr
+    assert f":{line_of('raise KeyError')}, in __getitem__, in a worker of a d" in shown.stderr
+    assert "Traceback" not in shown.stderr
+
+
+def test_an_exception_in_a_worker_of_a_study_names_the_line_of_the_plugin(tmp_path):
+    file = tmp_path / "faulty.py"
+    file.write_text(PLUGIN)
+    registry = load_plugins(files=[file], only=())
+    [cell] = cells_of(CELL | {"pruner": "faulty", "density": 0.3}, registry=registry)
+    stage, *_ = cell.stages.values()
+    store = StageStore(tmp_path / "study")
+    ended = carry_out({**stage.task, "store": str(store.path), "cwd": str(tmp_path)})
+    assert ended["state"] == "failed"
+    assert "scores 'faulty' (plugin given as a file) failed" in ended["reason"]
+    assert f"at {file}:{line_of('return wieghts')}, in importance" in ended["reason"]
+
+
+def test_the_table_of_exit_codes_is_that_of_the_program():
+    page = (Path(__file__).parents[3] / "docs" / "runs.md").read_text()
+    section = page.partition("\n## Exit codes\n")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
+    codes = [int(row.split("|")[1]) for row in rows]
+    stopped = [ending.ending_of(Stopped(number))[1] for number in (SIGINT, SIGTERM)]
+    assert codes == [0, FAULT, ending.MISTAKE, ending.COLLAPSE, *stopped]
+    assert ending.ending_of(CollapseError("lost"))[1] == 3
+    assert ending.ending_of(OptionError("wrong"))[1] == 2
