@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.newer import interval
 from benchmarks.trial import RESULTS, measure
 from gemkit import Recipe, load_plugins
 from gemkit.builtin.auto import Auto
@@ -290,7 +291,24 @@ def digits_table(rows: Sequence[Row]) -> str:
             f"| {density:g} | best fixed λ | {_ratios(best[0])} | {cells[0]} | {cells[1]} | "
             f"{len(best[0])} |"
         )
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *_differences(rows)])
+
+
+def _differences(rows: Sequence[Row]) -> list[str]:
+    """Compare `auto` with others seed by seed: mean and 95 % interval, before and after."""
+    titles = ("default λ", "best fixed λ", "top-k of unbounded scores")
+    lines = [f"| `auto` − | {' | '.join(titles)} |", "|---|---|---|---|"]
+    for density in DENSITIES:
+        here = _of(rows, density=density)
+        for moment in ("before", "after"):
+            rivals = [_of(here, arm=DEFAULT), _best(here, moment), _of(here, arm="popup")]
+            own = {row["seed"]: row[moment] for row in _of(here, arm="auto") if moment in row}
+            cells = [
+                interval([own[one["seed"]] - one[moment] for one in rival if moment in one], "+")
+                for rival in rivals
+            ]
+            lines.append(f"| {density:g}, {moment} | {' | '.join(cells)} |")
+    return lines
 
 
 def lengths_table(rows: Sequence[Row]) -> str:
