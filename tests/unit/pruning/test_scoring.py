@@ -114,8 +114,8 @@ def test_rounds_and_batches_are_counted():
 
 
 def test_an_observer_may_draw_random_numbers_while_scores_are_measured():
-    plain = search("random in rounds")
-    drawing = search("random in rounds", observers=[lambda event: torch.rand(3)])
+    plain = search("synflow")
+    drawing = search("synflow", observers=[lambda event: torch.rand(3)])
     assert drawing.digest() == plain.digest()
 
 
