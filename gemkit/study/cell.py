@@ -238,9 +238,9 @@ def _label(pruner: str, run: ResolvedRun, point: Point) -> str:
     """Name a cell: pruner, density, other axes, and the seed at the end."""
     shown = {"pruner", "density", "seed"}
     others = [
-        words
+        text
         for axis, one in point.axes.items()
-        if axis not in shown and (words := f"{axis.rpartition('.')[2]} {one}") not in pruner
+        if axis not in shown and (text := f"{axis.rpartition('.')[2]} {one}") not in pruner
     ]
     words = [pruner, f"{run.density:g}", *([point.variant] if point.variant else [])]
     return f"{' '.join([*words, *others])} s{run.seed}"

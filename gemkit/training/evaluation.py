@@ -42,7 +42,8 @@ def measure(
                 meter.update(*_weighted(loss(outputs, (inputs, targets)), targets))
             finite &= outputs.isfinite().all()
     if fabric.world_size > 1:  # or the others would wait for a process that has an error
-        finite = fabric.all_reduce(finite.float(), reduce_op="min") > 0
+        torch.distributed.all_reduce(agreed := finite.int(), torch.distributed.ReduceOp.MIN)
+        finite = agreed > 0
     if not finite:
         if problem := not_finite(source, split):
             raise DataError(problem)

@@ -113,9 +113,10 @@ def test_a_folder_that_cannot_be_entered_is_listed_as_unreadable(gemkit, monkeyp
 
 
 def python(code: str, redirect: str = "", **settings) -> subprocess.CompletedProcess[str]:
-    """Run code in a process whose streams a shell redirects."""
+    """Run code in a process whose streams a shell redirects; stdout is buffered, as usual."""
+    usual = {name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"}
     words = ["sh", "-c", f'exec "$0" -c "$1" {redirect}', sys.executable, code]
-    return subprocess.run(words, capture_output=True, text=True, check=False, **settings)
+    return subprocess.run(words, capture_output=True, text=True, check=False, env=usual, **settings)
 
 
 HELP = "from gemkit.cli import main; main(['--help'])"
