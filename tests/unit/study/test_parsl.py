@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -103,11 +104,15 @@ def test_a_local_block_ends_with_its_driver_and_its_script(dies):
         ["bash", "-c", script], stdout=subprocess.PIPE, text=True, process_group=0
     ) as block:
         inner = int(block.stdout.readline())
-        (driver if dies == "driver" else block).kill()
-        driver.wait() if dies == "driver" else block.wait()
-        assert ends(inner), "it ignores SIGTERM, and is killed"
+        dead = driver if dies == "driver" else block
+        dead.kill()
+        dead.wait()
+        ended = ends(inner)
+        with suppress(ProcessLookupError):
+            os.killpg(block.pid, signal.SIGKILL)
     driver.kill()
     driver.wait()
+    assert ended, "it ignores SIGTERM, and is killed"
 
 
 def test_the_interchange_ends_with_its_driver():
