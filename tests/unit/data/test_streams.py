@@ -505,7 +505,10 @@ def test_an_error_of_the_data_set_names_the_batch():
             return super().__getitem__(index)
 
     data = of_loaders(DataLoader(Broken(), batch_size=16))
-    with pytest.raises(DataError, match=r"batch 2 cannot be read \(OSError: disk on fire\)"):
+    words = (
+        r"batch 2 cannot be read \(OSError: disk on fire, at .*streams\.py:\d+, in __getitem__\)"
+    )
+    with pytest.raises(DataError, match=words):
         list(data.train.batches(1))
 
 
