@@ -116,7 +116,9 @@ class SteppedSchedule(FreezeSchedule):
         first = max(self.shortest, epochs + 1)
         tried = range(first, min(first + _TRIES, MAX_EPOCHS + 1))
         least = next((count for count in tried if self.moments(count)), None)
-        return "train longer" if least is None else f"train for {least:,} epochs at least"
+        return (
+            "train longer" if least is None else f"train for {number_of(least, 'epoch')} at least"
+        )
 
     def _refuse_contradictions(self) -> None:
         """Refuse fields that would have no effect, because `rounds` comes before all training."""

@@ -9,7 +9,7 @@ from gemkit.report.quoting import markdown
 from gemkit.report.spread import INTERVAL
 from gemkit.sanity.verdicts import LEAST_SEEDS
 
-_BARS = f"Bars are the {INTERVAL}; there are none with fewer than {LEAST_SEEDS} seeds."
+_BARS = f"Bars are the {INTERVAL}; there are none with fewer than {number_of(LEAST_SEEDS, 'seed')}."
 _TEXTS = {
     "accuracy": f"Test {{metric}} before and after fine-tuning against the actual density. {_BARS}",
     "controls": "By how much controls are worse than their tickets after fine-tuning, in test "

@@ -121,7 +121,7 @@ def runs_text(runs: Sequence[Mapping[str, Any]], folder: Path) -> str:
     if not means:
         return table
     titles = ("means over seeds", "model", "data set", "density", "seeds", "before", "after")
-    meant = f"±: half the {INTERVAL}, with {LEAST_SEEDS} seeds or more"
+    meant = f"±: half the {INTERVAL}, with {number_of(LEAST_SEEDS, 'seed')} or more"
     return f"{table}\n\n{wide_table(titles, means, numbers=range(3, 7))}\n{meant}"
 
 

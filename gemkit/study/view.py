@@ -218,7 +218,7 @@ def measure_text(metric: str) -> str:
     """Say how `mean_text` writes a metric."""
     return (
         f"{' in %' if _is_share(metric) else ''}, mean; ± is half the {INTERVAL}, with "
-        f"{LEAST_SEEDS} seeds or more"
+        f"{number_of(LEAST_SEEDS, 'seed')} or more"
     )
 
 

@@ -127,5 +127,6 @@ def test_runs_are_listed_with_seed_network_and_data_and_means_over_seeds(gemkit)
     )
     both = [one["after"] for one in runs.values()]
     assert mean["after"]["mean"] == sum(both) / 2
-    assert shown[-1].startswith("random")
+    assert shown[-2].startswith("random")
+    assert shown[-1].startswith("±: half the 95 % confidence interval")
     assert len(listed["runs"]) == 3

@@ -173,7 +173,7 @@ def test_figures_are_drawn_for_every_kind_of_result_and_are_the_same_bytes(tmp_p
 def test_without_matplotlib_all_but_the_figures_is_written(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     report = write_report(study(3), tmp_path, tmp_path / "out", title="T")
-    assert {file.suffix for file in report.files} == {".html", ".csv", ".md", ".tex"}
+    assert {file.suffix for file in report.files} == {".html", ".csv", ".jsonl", ".md", ".tex"}
     assert "no figures were drawn: a picture needs matplotlib" in report.note
     with pytest.raises(GemkitError, match="needs matplotlib"):
         write_report(study(3), tmp_path, tmp_path / "two", title="T", formats=["pdf"])

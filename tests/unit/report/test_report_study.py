@@ -103,7 +103,8 @@ def test_all_files_are_written(folder):
     report = folder / "mine" / "report"
     files = {path.relative_to(report).as_posix() for path in report.rglob("*") if path.is_file()}
     pictures = {f"figures/{name}.{end}" for name in FIGURES for end in ("svg", "pdf", "png")}
-    texts = {"report.html", "records.csv", "groups.csv", "tables.md", "tables.tex"}
+    texts = {"report.html", "records.csv", "groups.csv", "records.jsonl"}
+    texts |= {"tables.md", "tables.tex"}
     assert files == texts | pictures | {"figures/captions.md"}
     for name in FIGURES:
         assert (report / f"figures/{name}.png").read_bytes().startswith(b"\x89PNG")
