@@ -21,10 +21,12 @@ from gemkit.training.loop import Listener
 class Link(NamedTuple):
     """What connects a process with the one that started it."""
 
-    lines: "SimpleQueue[str | None]"
+    lines: "SimpleQueue[str]"
     stop: Flag
 
 
+_LOOK, _PATIENCE = 0.1, 2.0
+"""Seconds between two looks for lines, and the longest wait for the last one."""
 _LINK: list[Link] = []
 """The link of this process, if it works for a ledger."""
 
@@ -65,16 +67,17 @@ def _stop_if_asked() -> None:
 @contextmanager
 def linked(context: SpawnContext, hear: Callable[[str], None]) -> Iterator[Link]:
     """Yield a link for processes; `hear` is called with their lines, in a thread."""
-    link = Link(context.SimpleQueue(), context.Event())
-    thread = threading.Thread(target=partial(_listen, link.lines, hear), daemon=True)
+    link, done = Link(context.SimpleQueue(), context.Event()), threading.Event()
+    thread = threading.Thread(target=partial(_listen, link.lines, hear, done), daemon=True)
     thread.start()
     try:
         yield link
     finally:
-        link.lines.put(None)
-        thread.join()
+        done.set()
+        thread.join(_PATIENCE)  # a process that was killed may have left half a line
 
 
-def _listen(lines: "SimpleQueue[str | None]", hear: Callable[[str], None]) -> None:
-    while (line := lines.get()) is not None:
-        hear(line)
+def _listen(lines: "SimpleQueue[str]", hear: Callable[[str], None], done: threading.Event) -> None:
+    while not done.wait(_LOOK):
+        while not lines.empty():
+            hear(lines.get())
