@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gemkit.core.errors import GemkitError
+from gemkit.core.text import number_of
 from gemkit.plugins.titles import pruner_title
 from gemkit.report.spread import INTERVAL, spread_of
 from gemkit.report.tables import wide_table

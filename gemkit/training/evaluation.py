@@ -41,9 +41,7 @@ def measure(
             else:
                 meter.update(*_weighted(loss(outputs, (inputs, targets)), targets))
             finite &= outputs.isfinite().all()
-    if (
-        torch.distributed.is_initialized()
-    ):  # or the others would wait for a process that has an error
+    if torch.distributed.is_initialized():  # or the others would wait for one that has an error
         torch.distributed.all_reduce(agreed := finite.int(), torch.distributed.ReduceOp.MIN)
         finite = agreed > 0
     if not finite:
