@@ -3,7 +3,7 @@
 import os
 import sys
 from contextlib import suppress
-from errno import ENOSPC
+from errno import EBADF, EDQUOT, EFBIG, EIO, ENOSPC
 from pathlib import Path
 from typing import TextIO
 
@@ -16,6 +16,8 @@ MISTAKE = 2
 """The exit code of an error that the user can do something about."""
 COLLAPSE = 3
 """The exit code of a network that lost a layer, or every path: a finding, not a mistake."""
+_OF_STREAMS = {EBADF, EDQUOT, EFBIG, EIO, ENOSPC}
+"""Errors that printing meets; others without the name of a file are bugs, or of a network."""
 
 
 def ending_of(error: Exception) -> tuple[str, int] | None:
@@ -32,11 +34,13 @@ def ending_of(error: Exception) -> tuple[str, int] | None:
         return error.format_message(), error.exit_code
     if (fault := fault_of(error)) is not None:
         return fault, FAULT
-    return (_of_machine(error), MISTAKE) if isinstance(error, OSError) else None
+    if isinstance(error, OSError) and (error.filename or error.errno in _OF_STREAMS):
+        return _of_machine(error), MISTAKE
+    return None
 
 
 def _of_machine(error: OSError) -> str:
-    """Describe an error of a file or a stream."""
+    """Describe an error of a file, or without a name, of a stream."""
     what = f"use {error.filename!r}" if error.filename else "write the answer"
     way_out = "make room" if error.errno == ENOSPC else "give another, or check its permissions"
     return f"cannot {what}: {error.strerror or error}; {way_out}"

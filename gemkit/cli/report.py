@@ -106,11 +106,11 @@ def _records(source: Path) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, Ex
     }
     if source.is_file():
         try:
-            return Ledger(source, ()).rows(), expects
+            return Ledger(source, ()).rows(cut=False), expects
         except OptionError as error:
             raise OptionError(
-                f"{source} is no file of records; give the records.jsonl of a report, or the "
-                "folder of a study, of a run, or of runs"
+                f"{source} is no file of records ({error}); give the records.jsonl of a report, "
+                "or the folder of a study, of a run, or of runs"
             ) from error
     if StageStore(source).is_study():
         return load(source).results(), expects

@@ -72,6 +72,11 @@ def during(phase: str) -> Iterator[None]:
         raise
 
 
+def said(saved: str | Callable[[], str]) -> str:
+    """Return what is kept; a function is called when the error is there, since it may change."""
+    return saved if isinstance(saved, str) else saved()
+
+
 @contextmanager
 def memory_explained(saved: str | Callable[[], str] = "") -> Iterator[None]:
     """Report too little memory as a `TooLittleMemoryError`; `saved` says what is kept."""
@@ -82,8 +87,7 @@ def memory_explained(saved: str | Callable[[], str] = "") -> Iterator[None]:
     except Exception as error:
         if (lack := shortage(error)) is None:
             raise
-        kept = saved if isinstance(saved, str) else saved()
-        raise TooLittleMemoryError(_sentence(lack, kept)) from error
+        raise TooLittleMemoryError(_sentence(lack, said(saved))) from error
 
 
 def _sentence(lack: BaseException, saved: str) -> str:

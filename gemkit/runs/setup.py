@@ -133,8 +133,9 @@ def _check_finite(data: Data) -> None:
     Streams are too long to read for that. Training data are watched step by step (`on_nan`).
     """
     for split, source in {"validation": data.validation, "test": data.test}.items():
-        if isinstance(source, TensorSource) and not source.images.isfinite().all():
-            raise DataError(not_finite(source, split))
+        floats = isinstance(source, TensorSource) and source.images.is_floating_point()
+        if floats and (problem := not_finite(source, split)):
+            raise DataError(problem)
 
 
 @during("loading the data")

@@ -29,14 +29,14 @@ class Ledger:
     path: Path
     keys: Sequence[str]
 
-    def rows(self) -> list[Row]:
-        """Read all results; an incomplete last line is ignored."""
+    def rows(self, *, cut: bool = True) -> list[Row]:
+        """Read all results; a last line without an end is ignored, unless no line may be `cut`."""
         try:
             text = self._content().decode()
         except (OSError, ValueError) as error:
             raise OptionError(f"{self.path} is no ledger ({error}); name another file") from error
         *lines, rest = text.split("\n")
-        del rest  # nothing, or a line without an end
+        lines += [rest] if rest and not cut else []
         return [self._row(number, line) for number, line in enumerate(lines, 1)]
 
     def complete(

@@ -200,8 +200,8 @@ def _clip(most: float, optimizer: torch.optim.Optimizer, *_: object) -> None:
 def _start_late_momentum(optimizer: torch.optim.Optimizer, *_: object) -> None:
     """Start the momentum of parameters whose first gradient comes after that of others.
 
-    torch's fused SGD starts all in one step or none. Momentum starts as the first gradient g, so
-    the buffer b before that step solves momentum · b + (1 − dampening) · g = g.
+    torch's fused SGD starts all in one step or none. Momentum starts as the first gradient g, with
+    weight decay, so the buffer b before that step solves momentum · b + (1 − dampening) · g = g.
     """
     for group in optimizer.param_groups:
         if not (group["fused"] and group["momentum"]):
@@ -210,6 +210,7 @@ def _start_late_momentum(optimizer: torch.optim.Optimizer, *_: object) -> None:
         late = [one for one in given if not optimizer.state.get(one)]
         if 0 < len(late) < len(given):
             for parameter in late:
-                before = torch.zeros_like(parameter)
-                before.add_(parameter.grad, alpha=group["dampening"] / group["momentum"])
+                first = -parameter.grad if group["maximize"] else parameter.grad
+                first = first.add(parameter.detach(), alpha=group["weight_decay"])
+                before = first.mul_(group["dampening"] / group["momentum"])
                 optimizer.state[parameter] = {"momentum_buffer": before}

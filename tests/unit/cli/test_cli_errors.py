@@ -60,7 +60,7 @@ ERRORS = {
     "run --pruner imp_long_cold -o rewind.weight=1": ["rewind.weight", "did you mean 'weights'"],
     "run --lean": ["lean searches were removed", "leave out --lean", "the ticket is the same"],
     "run --epochs 2": ["the search has 2 epochs", "train for 3 epochs at least"],
-    "report binary.toml": ["binary.toml is no file of records; give the records.jsonl"],
+    "report binary.toml": ["binary.toml is no file of records", "give the records.jsonl"],
     "report taken": ["taken has no results to report"],
     "study taken": ["taken is a folder", "gemkit study status taken"],
     "study none.toml": ["none.toml cannot be read: No such file", "give a TOML file"],

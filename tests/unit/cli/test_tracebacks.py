@@ -253,6 +253,13 @@ def test_an_exception_in_a_worker_of_a_study_names_the_line_of_the_plugin(tmp_pa
     assert f"at {file}:{line_of('return wieghts')}, in importance" in ended["reason"]
 
 
+@pytest.mark.parametrize("error", [TimeoutError("slow"), ProcessLookupError(3, "gone")])
+def test_an_error_of_neither_file_nor_stream_keeps_its_traceback(error):
+    assert ending.ending_of(error) is None
+    assert "cannot use 'x'" in ending.ending_of(FileNotFoundError(2, "No such file", "x"))[0]
+    assert "cannot write the answer" in ending.ending_of(OSError(28, "No space left on device"))[0]
+
+
 def test_the_table_of_exit_codes_is_that_of_the_program():
     page = (Path(__file__).parents[3] / "docs" / "runs.md").read_text()
     section = page.partition("\n## Exit codes\n")[2].partition("\n## ")[0]

@@ -83,6 +83,18 @@ def test_records_in_a_file_give_the_same_report(folder, monkeypatch):
         assert own == (folder / "first" / name).read_bytes(), name
 
 
+def test_a_last_record_without_an_end_counts_and_a_cut_one_is_refused(folder, monkeypatch):
+    gemkit = commands_in(folder, monkeypatch)
+    assert gemkit("report", "one", "--out", "whole", "--format", "jsonl").exit_code == 0
+    text = Path("whole/records.jsonl").read_text().rstrip("\n")
+    Path("short.jsonl").write_text(text)
+    assert gemkit("report", "short.jsonl", "--format", "csv").stdout.splitlines()[1][:6] == "2 of 2"
+    Path("short.jsonl").write_text(text[:-9])
+    done = gemkit("report", "short.jsonl", "--format", "csv")
+    assert done.exit_code == 2
+    assert "short.jsonl: line 2 is no result" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

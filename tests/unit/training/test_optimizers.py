@@ -66,11 +66,12 @@ def test_torchs_own_are_torchs_own_fused_to_the_bit(name):
 
 @pytest.mark.parametrize("dampening", [0.0, 0.5])
 def test_a_first_gradient_may_come_later_than_others(dampening):
-    plan = Plan(optimizer="sgd", lr=0.1, momentum=0.9, optimizer_options={"dampening": dampening})
+    options = {"dampening": dampening}
+    plan = Plan(lr=0.1, momentum=0.9, weight_decay=0.2, optimizer_options=options)
     ours, theirs = ([torch.nn.Parameter(torch.ones(3)) for _ in range(2)] for _ in range(2))
     optimizers = (
         make_optimizer(plan, ours),
-        torch.optim.SGD(theirs, lr=0.1, momentum=0.9, dampening=dampening, foreach=False),
+        torch.optim.SGD(theirs, 0.1, 0.9, dampening, weight_decay=0.2, foreach=False),
     )
     for step in range(4):
         for optimizer, (early, late) in zip(optimizers, (ours, theirs), strict=True):
