@@ -116,7 +116,7 @@ def faults(place: Path, pruner: str, step: int = 1) -> Outcome:
             failed += 1
             name = f"{fault}, exit code {code}"
             endings[name] = endings.get(name, 0) + 1
-            problem = _problem(folder, words, code, expected)
+            problem = _problem(folder, words, code, expected, fault)
             if problem:
                 problems.append(f"{pruner}, {fault} at write {number} of {writes}: {problem}")
             shutil.rmtree(folder)
@@ -124,9 +124,16 @@ def faults(place: Path, pruner: str, step: int = 1) -> Outcome:
 
 
 def _problem(
-    folder: Path, words: tuple[str, ...], code: int | None, expected: dict[str, object]
+    folder: Path,
+    words: tuple[str, ...],
+    code: int | None,
+    expected: dict[str, object],
+    fault: Fault,
 ) -> str:
-    """Return what is wrong after a failed run and a second one, or nothing."""
+    """Return what is wrong after a failed run and a second one, or nothing.
+
+    A folder that was deleted may hold what was written after that; a second run refuses it.
+    """
     output = (folder / "output").read_text()
     if "Traceback" in output:
         return f"a traceback\n{output}"
@@ -134,6 +141,8 @@ def _problem(
         return f"results were lost, with exit code 0\n{output}"
     if code not in (0, 1, 2):
         return f"exit code {code}\n{output}"
+    if fault == "folder deleted" and code != 0:
+        shutil.rmtree(folder / "run", ignore_errors=True)
     if _run(folder, words, None) != 0:
         return f"it cannot be continued\n{(folder / 'output').read_text()}"
     if left_behind(folder) != expected:

@@ -47,8 +47,10 @@ SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(["gemkit.cli.configure", "gemkit.cli.reporting", "gemkit.runs.run"])
 
 
-def command(folder: Path, words: tuple[str, ...], prepare: Callable[[], None] | None) -> None:
-    """Be a process that runs one command, in a session of its own."""
+def command(
+    folder: Path, words: tuple[str, ...], prepare: Callable[[], None] | None, *, fresh: bool
+) -> None:
+    """Be a process that runs one command, in a session of its own; `fresh` starts Python again."""
     import torch
 
     from gemkit.cli import main
@@ -62,17 +64,22 @@ def command(folder: Path, words: tuple[str, ...], prepare: Callable[[], None] | 
     os.dup2(log, 2)
     if prepare is not None:
         prepare()
-    if "--devices" in words:  # its launcher starts the program of this process again
+    if fresh:
         os.execv(sys.executable, [sys.executable, "-m", "gemkit", *words])
     main(list(words))
 
 
 def started(
-    folder: Path, words: tuple[str, ...], prepare: Callable[[], None] | None = None
+    folder: Path,
+    words: tuple[str, ...],
+    prepare: Callable[[], None] | None = None,
+    *,
+    fresh: bool = False,
 ) -> ForkServerProcess:
     """Start a command in a folder; its output is appended to the file `output` there."""
     folder.mkdir(exist_ok=True)
-    process = SERVER.Process(target=command, args=(folder, words, prepare))
+    own = {"fresh": fresh}
+    process = SERVER.Process(target=command, args=(folder, words, prepare), kwargs=own)
     process.start()
     return process
 
@@ -125,9 +132,10 @@ class Killed(NamedTuple):
 def killed(pruner: str, own: tuple[str, ...], place: Path, kills: int, seed: int) -> Killed:
     """Kill so many processes of a run, and compare what they resume to with a run left alone."""
     words, again = options(pruner, own), ("resume", "run", *plugin(pruner))
+    fresh = "--devices" in own  # its processes start the command of the first one again
     started(place / "nothing", ("--version",)).join()  # the server is up from here on
     began = time.perf_counter()
-    whole = started(place / "straight", words)
+    whole = started(place / "straight", words, fresh=fresh)
     whole.join()
     length = time.perf_counter() - began
     expected = left_behind(place / "straight")
@@ -139,7 +147,7 @@ def killed(pruner: str, own: tuple[str, ...], place: Path, kills: int, seed: int
         while True:
             begun = (folder / "run" / "config.toml").exists()
             resumes, moment = chance.random() < 0.5, chance.uniform(0, 0.8 * length)
-            process = started(folder, again if begun and resumes else words)
+            process = started(folder, again if begun and resumes else words, fresh=fresh)
             process.join(moment if len(moments) < kills else None)
             if process.exitcode is None:
                 _kill(process)

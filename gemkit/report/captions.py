@@ -19,8 +19,8 @@ _TEXTS = {
     "seeds; the vertical line is where fine-tuning starts.",
     "lambda": "Above: the density of the mask after every epoch of the search, mean over seeds, "
     "and dotted the density that its freezes allow. Below: the strength λ of the penalty.",
-    "cost": "Test {metric} after fine-tuning against the seconds of search and fine-tuning. "
-    + _BARS,
+    "cost": "Test {metric} after fine-tuning against the seconds of search and fine-tuning, of the "
+    "processor where they are known. " + _BARS,
 }
 
 

@@ -69,6 +69,12 @@ class Group:
         """What a mean over its seeds leaves out, such as `1 failed, 2 collapsed`."""
         return ", ".join(f"{count} {one}" for one, count in self.states.items() if one != "done")
 
+    @property
+    def collapsed(self) -> str:
+        """How many seeds lost a layer or every path and were measured all the same, in words."""
+        count = sum(one.collapse is not None for one in self.measured)
+        return f"{count} collapsed, measured" if count else ""
+
     def by_seed(self, moment: str) -> dict[int, float]:
         """Return `before` or `after` of every seed that has it."""
         values = {one.seed: getattr(one, moment) for one in self.records}

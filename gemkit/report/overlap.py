@@ -4,7 +4,7 @@
 masks that keep as many weights of each layer.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path, PurePosixPath
 from statistics import fmean
@@ -65,7 +65,16 @@ def overlaps(groups: Sequence[Group], root: Path) -> Overlaps:
     for (place, density), own in cells.items():
         masks = {one.label: _masks(one.records, root, problems) for one in own}
         found += _compared(place, density, {name: some for name, some in masks.items() if some})
+    if problems and not any((root / one).exists() for one in _tickets(groups)):
+        problems = [f"the ticket files that it compares are not in {root}"]
     return Overlaps(tuple(found), tuple(dict.fromkeys(problems)))
+
+
+def _tickets(groups: Sequence[Group]) -> Iterator[str]:
+    """Yield the files that records name and that may be looked for."""
+    for one in (record.ticket for own in groups for record in own.records if record.ticket):
+        if not PurePosixPath(one).is_absolute() and "\0" not in one:
+            yield one
 
 
 def _masks(records: Sequence[Record], root: Path, problems: list[str]) -> list[Mask]:

@@ -157,7 +157,7 @@ def notes_of(cell: Cell, table: Table) -> list[str]:
     """Return what else a cell says: seeds, actual density, and what is missing."""
     seeds = f"n {cell.after.n}" if cell.after and table.seeds is None else ""
     kept = f"keeps {cell.kept} %" if cell.kept else ""
-    return [one for one in (seeds, kept, cell.group.lacking) if one]
+    return [one for one in (seeds, kept, cell.group.collapsed, cell.group.lacking) if one]
 
 
 def _markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

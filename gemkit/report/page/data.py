@@ -84,7 +84,7 @@ def _group(
         "b": _spread(group.spread("before"), metric),
         "a": _spread(group.spread("after"), metric),
         "c": brief(group),
-        "q": group.lacking,
+        "q": ", ".join(filter(None, (group.collapsed, group.lacking))),
         "seeds": [
             [one.seed, _value(one.before, metric), _value(one.after, metric)]
             for one in group.records
