@@ -144,6 +144,12 @@ def fair_control(check: SanityCheck, ticket: Ticket, context: CheckContext) -> T
     control: object = check.control(ticket, context)
     if not isinstance(control, Ticket):
         raise CheckError(f"it must return a ticket, not something of type {type(control).__name__}")
+    check_fair(control, ticket)
+    return control
+
+
+def check_fair(control: Ticket, ticket: Ticket) -> None:
+    """Refuse a control that cannot be compared with the ticket."""
     if _shapes(control.mask) != _shapes(ticket.mask):
         raise CheckError("its control has masks for other weights than the ticket")
     if control.kept != ticket.kept:
@@ -151,7 +157,6 @@ def fair_control(check: SanityCheck, ticket: Ticket, context: CheckContext) -> T
             f"its control keeps {control.kept:,} weights and the ticket {ticket.kept:,}; only "
             "tickets of the same density can be compared"
         )
-    return control
 
 
 def _shapes(masks: Tensors) -> dict[str, tuple[int, ...]]:

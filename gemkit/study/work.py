@@ -8,7 +8,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, chdir
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ from gemkit.runs.resolved import ResolvedRun, resolve
 from gemkit.runs.setup import open_fabric, set_up, with_threads
 from gemkit.sanity.measurement import Measurement, measured_numbers
 from gemkit.sanity.trials import fair_control
+from gemkit.study.control import kept_control
 from gemkit.study.group import carry_out_together
 from gemkit.study.handover import keeper, start_from
 from gemkit.study.job import Job
@@ -241,7 +242,7 @@ def _check(job: Job) -> dict[str, Any]:
         check.check_fit(context)
         if isinstance(check, Measurement):
             return {"numbers": measured_numbers(check, ticket, context)}
-        control = fair_control(check, ticket, context)
+        control = kept_control(job, ticket, partial(fair_control, check, ticket, context))
     except (StorageError, DataError):
         raise  # the next run may have more luck
     except GemkitError as error:
