@@ -59,6 +59,15 @@ def log_of(store):
     return store.folder(CHECK.name).log.read_text()
 
 
+def search_again(store):
+    """Give the search another ticket, with the same mask."""
+    file, result = store.folder(SEARCH.name).ticket, store.result(SEARCH.name)
+    ticket = Ticket.load(file)
+    next(iter(ticket.state.values())).add_(1)
+    ticket.save(file)
+    store.write_result(result.model_copy(update={"ticket": Ticket.load(file).digest()}))
+
+
 def kept(store):
     """Return the file of the control."""
     [file] = store.folder(CHECK.name).checkpoints.glob("control-*")
@@ -86,7 +95,7 @@ def test_without_its_control_a_check_starts_again(loss, study):
     elif loss == "damaged":
         file.write_bytes(file.read_bytes()[:-1])
     elif loss == "of another ticket":
-        file.rename(file.with_name("control-0000000000000000.safetensors"))
+        search_again(store)
     else:
         control = Ticket.load(file)
         next(iter(control.mask.values())).fill_(True)
