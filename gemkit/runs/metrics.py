@@ -81,7 +81,7 @@ class Metrics:
     def load_state_dict(self, state: StateDict) -> None:
         """Cut the file to the lines in a state, or write them again if the file has others."""
         offset = checked_count(state, "offset")
-        saved = _checked_lines(state["lines"], offset) if "lines" in state else None
+        saved = saved_lines(state) if "lines" in state else None
         self._file.seek(0)
         found = self._file.read(offset if saved is not None else min(offset, _MOST_BYTES))
         if saved is None and len(found) < offset:  # an older checkpoint has the length alone
@@ -109,8 +109,9 @@ class Metrics:
         self._lines += line.encode() + b"\n"
 
 
-def _checked_lines(saved: object, length: int) -> bytes:
-    """Return lines that a checkpoint holds, which may have been forged."""
+def saved_lines(state: StateDict) -> bytes:
+    """Return the lines that a state of `Metrics` holds, which may have been forged."""
+    saved, length = state["lines"], checked_count(state, "offset")
     if not isinstance(saved, Tensor) or (saved.dtype, [*saved.shape]) != (torch.uint8, [length]):
         raise CheckpointError(f"'lines' are not {length} bytes")
     return bytes(saved.numpy().tobytes())

@@ -1,12 +1,13 @@
 """Hand the levels of a search over to another, in workers; `gemkit.study.levels` says to which."""
 
+import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
-from gemkit.core.atomic_io import read, write_atomic
+from gemkit.core.atomic_io import open_folder, write_atomic
 from gemkit.core.errors import CheckpointError, StorageError
-from gemkit.core.limits import max_file_bytes
-from gemkit.core.state import checked_count
 from gemkit.runs.directory import RunDir
+from gemkit.runs.metrics import saved_lines
 from gemkit.study.tracks import collapse_in
 from gemkit.tickets.ticket import Ticket
 from gemkit.training.checkpoint import CheckpointDir
@@ -15,23 +16,27 @@ from gemkit.training.checkpointer import DiskCheckpointer
 _FOLDER = "levels"
 
 
-def start_from(folder: RunDir, key: str, former: RunDir, levels: Sequence[float]) -> bool:
+def start_from(folder: RunDir, key: str, former: RunDir | None, levels: Sequence[float]) -> bool:
     """Start a search from the levels of a former one, if it has saved them; return whether it has.
 
-    Its metrics come with them, cut where that state was saved.
+    Its metrics until then come with them. A search that starts forgets the levels that an earlier
+    one saved here, perhaps with another default: it may save none itself.
     """
     if CheckpointDir(folder.checkpoints).files():
         return False
+    with suppress(FileNotFoundError), open_folder(folder.path) as inside:
+        shutil.rmtree(_FOLDER, dir_fd=inside)
+    if former is None:
+        return False
     try:
         saved, _ = CheckpointDir(former.path / _FOLDER).newest()
-        if saved is None:
+        if saved is None or (f"search-{saved.run}", saved.phase) != (former.path.name, "search"):
             return False
         passed = [record["target"] for record in saved.state["freezer"]["history"]]
-        offset = checked_count(saved.state["metrics"], "offset")
-        lines = read(former.metrics, max_file_bytes(), within=former.path)[:offset]
+        lines = saved_lines(saved.state["metrics"])
     except (OSError, StorageError, CheckpointError, KeyError, TypeError):
         return False  # it is searched from the beginning instead
-    if passed != list(levels[: len(passed)]) or len(lines) < offset:
+    if passed != list(levels[: len(passed)]):
         return False
     write_atomic(lines, folder.metrics, within=folder.path)
     CheckpointDir(folder.checkpoints).add(saved._replace(run=key))

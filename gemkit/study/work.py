@@ -181,7 +181,7 @@ def _search(job: Job) -> dict[str, Any]:
     run, setup, folder = job.run, job.setup, job.folder
     levels = shared_levels(run)
     former = job.former()
-    if former is not None and start_from(folder, job.task["key"], former, levels):
+    if start_from(folder, job.task["key"], former, levels) and former is not None:
         job.log.say(f"continues from the levels of {former.path.name}")
     try:
         check_network(run.recipe, setup.model, density=run.density, on_collapse=run.on_collapse)

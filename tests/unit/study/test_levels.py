@@ -3,8 +3,11 @@
 import pytest
 from studies import TINY, cells_of, driven
 
+from gemkit.runs.directory import RunDir
+from gemkit.study.handover import start_from
 from gemkit.study.stage_store import StageStore
 from gemkit.study.work import carry_out
+from gemkit.training.checkpoint import CheckpointDir
 
 SHORT = TINY | {"pruner": "imp_short_cold", "search": {"batch_size": 16}, "schedule.every": 1}
 
@@ -66,6 +69,47 @@ def test_shared_levels_change_no_bit(pruner, tmp_path):
     assert f"continues from the levels of {dense.name}" in log
     assert log.count("freeze at") == 6 - 3
     assert shared["ticket"] is not None
+
+
+@pytest.fixture
+def former(tmp_path):
+    """The folder of a search that has saved its levels, and these."""
+    stage = searches(grid={"density": [0.5]})[0.5, 0]
+    measured(stage, tmp_path)
+    return StageStore(tmp_path).folder(stage.name), stage.levels
+
+
+def test_the_metrics_of_levels_are_those_in_their_state(former, tmp_path):
+    folder, levels = former
+    lines = folder.metrics.read_bytes()
+    folder.metrics.write_bytes(b"changed")
+    other = RunDir(tmp_path / "search-other")
+    other.path.mkdir()
+    assert start_from(other, "other", folder, levels)
+    assert 0 < len(other.metrics.read_bytes()) < len(lines)
+    assert lines.startswith(other.metrics.read_bytes())
+
+
+@pytest.mark.parametrize("change", [{"run": "of another"}, {"phase": "finetune"}], ids=str)
+def test_a_state_that_is_not_of_the_former_search_is_not_continued(change, former, tmp_path):
+    folder, levels = former
+    saved = CheckpointDir(folder.path / "levels")
+    saved.add(saved.newest()[0]._replace(**change))
+    other = RunDir(tmp_path / "search-other")
+    other.path.mkdir()
+    assert not start_from(other, "other", folder, levels)
+    assert not other.checkpoints.exists()
+
+
+def test_a_search_that_starts_again_forgets_the_levels_it_had(former):
+    folder, levels = former
+    folder.checkpoints.mkdir()
+    (folder.checkpoints / "00000001.safetensors").touch()
+    assert not start_from(folder, "its", None, levels)
+    assert (folder.path / "levels").exists(), "it resumes"
+    folder.finish()
+    assert not start_from(folder, "its", None, levels)
+    assert not (folder.path / "levels").exists()
 
 
 def test_a_former_search_that_fails_holds_up_nothing(tmp_path):
