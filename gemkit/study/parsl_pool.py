@@ -27,7 +27,7 @@ LOCAL, SLURM = "local", "slurm"
 _PERIOD, _THRESHOLD = 2, 30
 """Seconds between heartbeats of a local pool, and without one until a block is given up."""
 _BLOCKS = 3
-"""So many blocks that fail one after the other end a study."""
+"""So many blocks that fail one after the other, with no end of a stage between, end a study."""
 _LEASH = (
     '( trap "" TERM INT; '
     "while kill -0 $$; do kill -0 {driver} || {{ kill -TERM 0; break; }}; sleep 1; done; "
@@ -64,7 +64,15 @@ class ParslPool(Executor):
                     "and the same command continues"
                 )
         future: Future[Any] = self._pool.submit(fn, *args, **kwargs)
+        future.add_done_callback(self._forgive)
         return future
+
+    def _forgive(self, future: "Future[Any]") -> None:
+        """Let blocks that failed before a stage ended count no longer."""
+        for executor in self._executors:
+            handler = getattr(executor, "block_error_handler", None)
+            if isinstance(handler, GiveUp) and future.exception() is None:
+                handler.forgive()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End all workers; stages at work continue from their checkpoints another time."""
@@ -100,17 +108,30 @@ def _has_no_interchange(executor: Any) -> bool:  # noqa: ANN401 - Parsl's
     return process is not None and process.poll() is not None
 
 
-def give_up(executor: Any, status: Mapping[str, Any]) -> None:  # noqa: ANN401 - Parsl's
-    """Stop an executor whose last blocks have all failed, for Parsl to call after every look."""
-    from parsl.jobs.states import JobState
+class GiveUp:
+    """Stops an executor whose last blocks have all failed, if no stage has ended in between."""
 
-    last = [status[block] for block in sorted(status, key=int)[-_BLOCKS:]]
-    bad = [block for block in last if block.state in (JobState.FAILED, JobState.MISSING)]
-    if len(bad) == _BLOCKS and not executor.bad_state_is_set:
-        words = " ".join(f"{bad[-1].stderr_summary or bad[-1].message or ''}".split())[-_TAIL:]
-        problem = f"{_BLOCKS} blocks failed one after the other, the last with code "
-        problem += f"{bad[-1].exit_code}" + (f": {words}" if words else "")
-        executor.set_bad_state_and_fail_all(StudyError(problem))
+    def __init__(self) -> None:
+        self._failed: set[str] = set()
+        self._forgiven: set[str] = set()
+
+    def forgive(self) -> None:
+        """Count no block that has failed until now."""
+        self._forgiven = self._failed
+
+    def __call__(self, executor: Any, status: Mapping[str, Any]) -> None:  # noqa: ANN401 - Parsl's
+        """Decide, for Parsl to call after every look at its blocks."""
+        from parsl.jobs.states import JobState
+
+        last = sorted(status, key=int)[-_BLOCKS:]
+        bad = (JobState.FAILED, JobState.MISSING)
+        self._failed = {block for block in last if status[block].state in bad}
+        if len(self._failed - self._forgiven) == _BLOCKS and not executor.bad_state_is_set:
+            end = status[last[-1]]
+            words = " ".join(f"{end.stderr_summary or end.message or ''}".split())[-_TAIL:]
+            problem = f"{_BLOCKS} blocks failed one after the other, the last with code "
+            problem += f"{end.exit_code}" + (f": {words}" if words else "")
+            executor.set_bad_state_and_fail_all(StudyError(problem))
 
 
 def start(part: "Parsl", jobs: int, threads: int, devices: int = 1) -> Executor:
@@ -161,7 +182,7 @@ def local_config(part: "Parsl", jobs: int, threads: int, devices: int, folder: P
         available_accelerators=accelerators(part.gpus, devices),
         heartbeat_period=_PERIOD,
         heartbeat_threshold=_THRESHOLD,
-        block_error_handler=give_up,
+        block_error_handler=GiveUp(),
         interchange_launch_cmd=_interchange(),
         provider=LocalProvider(
             init_blocks=1,
@@ -201,7 +222,7 @@ def slurm_config(part: "Parsl", threads: int, devices: int = 1) -> Any:  # noqa:
         max_workers_per_node=part.workers,
         cores_per_worker=1e-6,
         available_accelerators=accelerators(part.gpus, devices),
-        block_error_handler=give_up,
+        block_error_handler=GiveUp(),
         interchange_launch_cmd=_interchange(),
         provider=provider,
     )

@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 import time
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,9 +23,9 @@ from parsl.jobs.states import JobState, JobStatus
 from gemkit.study import interchange
 from gemkit.study.parsl_pool import (
     _LEASH,
+    GiveUp,
     ParslPool,
     accelerators,
-    give_up,
     slurm_config,
     start,
     worker_init,
@@ -80,7 +81,7 @@ def test_the_end_of_the_interchange_is_an_error_that_says_how_to_continue(tmp_pa
 
 
 def test_blocks_that_fail_one_after_the_other_end_a_study():
-    stopped = []
+    stopped, give_up = [], GiveUp()
     executor = SimpleNamespace(bad_state_is_set=False, set_bad_state_and_fail_all=stopped.append)
     failed = JobStatus(JobState.FAILED, message="no such file", exit_code=127)
     fine = JobStatus(JobState.COMPLETED)
@@ -92,6 +93,28 @@ def test_blocks_that_fail_one_after_the_other_end_a_study():
     assert str(error) == (
         "3 blocks failed one after the other, the last with code 127: no such file"
     )
+
+
+def test_blocks_that_failed_before_a_stage_ended_do_not_count():
+    stopped, give_up, ends, fails = [], GiveUp(), Future(), Future()
+    executor = SimpleNamespace(
+        bad_state_is_set=False,
+        set_bad_state_and_fail_all=stopped.append,
+        block_error_handler=give_up,
+    )
+    pool = ParslPool.__new__(ParslPool)  # without a running Parsl
+    pool._executors, futures = [executor, SimpleNamespace()], iter([ends, fails])
+    pool._pool = SimpleNamespace(submit=lambda stage: next(futures))
+    pool.submit(print)
+    pool.submit(print)
+    failed = JobStatus(JobState.FAILED)
+    give_up(executor, dict.fromkeys("01", failed))
+    ends.set_result(None)
+    give_up(executor, dict.fromkeys("0123", failed))
+    assert not stopped, "a stage has ended after the second"
+    fails.set_exception(OSError("its block is lost"))
+    give_up(executor, dict.fromkeys("01234", failed))
+    assert len(stopped) == 1
 
 
 @pytest.mark.parametrize("dies", ["driver", "script"])
