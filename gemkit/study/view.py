@@ -30,6 +30,9 @@ _FIXED = 5
 _ROWS = 40
 """Rows of the table on a terminal; the groups at work are shown first."""
 
+_HALF = f"half the {INTERVAL}, with {number_of(LEAST_SEEDS, 'seed')} or more"
+"""What ± is."""
+
 
 def shown(progress: bool) -> StudyView:
     """Return what shows a study: nothing, a table, or lines."""
@@ -140,7 +143,7 @@ class LiveTable(StudyView):
         table.caption = (
             f"{len(board.results)} of {number_of(len(board.stages), 'stage')} done, "
             f"{len(board.running)} queued or running{failed}"
-            f"{left_text(self.estimate, board.jobs)}\n±: half the {INTERVAL}"
+            f"{left_text(self.estimate, board.jobs)}\n±: {_HALF}"
         )
         return table
 
@@ -216,10 +219,7 @@ def mean_text(values: Sequence[float | None], metric: str) -> str:
 
 def measure_text(metric: str) -> str:
     """Say how `mean_text` writes a metric."""
-    return (
-        f"{' in %' if _is_share(metric) else ''}, mean; ± is half the {INTERVAL}, with "
-        f"{number_of(LEAST_SEEDS, 'seed')} or more"
-    )
+    return f"{' in %' if _is_share(metric) else ''}, mean; ± is {_HALF}"
 
 
 def _text(value: float, metric: str) -> str:

@@ -61,6 +61,9 @@ def test_the_table_fills_on_a_terminal(tmp_path):
     drawn.print(view._picture())
     assert "random" in text.getvalue()
     assert "12 of 12 stages done" in text.getvalue()
+    words = " ".join(text.getvalue().split())
+    assert measure_text("accuracy").partition("± is ")[2] in words
+    assert "with 3 seeds or more" in words
     records = [record_of("", cell, board.results, board.failures) for cell in board.cells]
     assert group_table(records).splitlines() == [
         "pruner  density  seeds  before  after  shuffle",
