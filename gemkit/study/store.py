@@ -12,12 +12,12 @@ from pathlib import Path
 from signal import SIGINT, Signals
 from typing import Any
 
-from gemkit.core.atomic_io import open_plain
+from gemkit.core.atomic_io import check_writable, open_plain
 from gemkit.core.errors import GemkitError, OptionError, Stopped
 from gemkit.core.memory import memory_explained
 from gemkit.runs import signals
 from gemkit.study.counting import counted
-from gemkit.study.watching import begin, carry_out, linked
+from gemkit.study.watching import begin, link_of, measured
 
 Row = dict[str, Any]
 
@@ -77,14 +77,14 @@ class Ledger:
         with (
             memory_explained("finished runs are kept, and the same command continues"),
             counted(len(missing)) as count,
-            linked(context, count.note) as link,
+            link_of(context, count.note) as link,
             ProcessPoolExecutor(
                 jobs, mp_context=context, initializer=begin, initargs=(link,)
             ) as pool,
         ):
             try:
                 with signals.raised():
-                    ended = as_completed([pool.submit(carry_out, measure, one) for one in missing])
+                    ended = as_completed([pool.submit(measured, measure, one) for one in missing])
                     for future in ended:
                         row = future.result()
                         self.append(row)
@@ -101,17 +101,20 @@ class Ledger:
         return f"finished runs are in {self.path}, and the same command continues from there"
 
     def _check_writable(self) -> None:
-        """Refuse a file that cannot be written, before anything runs; leave no empty file."""
-        there = self.path.exists()
+        """Refuse a file that cannot be written, before anything runs; leave no empty file.
+
+        Another process may append to it meanwhile, so it is never removed.
+        """
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            open_plain(self.path, "ab").close()
+            if self.path.exists():
+                open_plain(self.path, "ab").close()
+            else:
+                check_writable(self.path.parent)
         except OSError as error:
             raise OptionError(
                 f"cannot write results to {self.path}: {error.strerror}; name another file"
             ) from error
-        if not there:
-            self.path.unlink()
 
     def _describe(self, row: Row) -> str:
         return ", ".join(f"{key} {row[key]}" for key in self.keys)

@@ -37,7 +37,7 @@ def begin(link: Link) -> None:
     _LINK.append(link)
 
 
-def carry_out(measure: Callable[[Any], Any], run: object) -> Any:  # noqa: ANN401 - a row
+def measured(measure: Callable[[Any], Any], run: object) -> Any:  # noqa: ANN401 - a row
     """Measure a run, unless the process is asked to stop before."""
     _stop_if_asked()
     return measure(run)
@@ -65,7 +65,7 @@ def _stop_if_asked() -> None:
 
 
 @contextmanager
-def linked(context: SpawnContext, hear: Callable[[str], None]) -> Iterator[Link]:
+def link_of(context: SpawnContext, hear: Callable[[str], None]) -> Iterator[Link]:
     """Yield a link for processes; `hear` is called with their lines, in a thread."""
     link, done = Link(context.SimpleQueue(), context.Event()), threading.Event()
     thread = threading.Thread(target=partial(_listen, link.lines, hear, done), daemon=True)

@@ -8,9 +8,10 @@ from functools import partial
 
 import pytest
 
-from gemkit.core.errors import Stopped
+from gemkit.core.errors import OptionError, Stopped
 from gemkit.core.events import PhaseStarted, StepEnded
 from gemkit.report.progress import Slow
+from gemkit.study import store
 from gemkit.study.store import Ledger
 from gemkit.study.watching import watched
 
@@ -59,3 +60,27 @@ def test_nothing_is_said_to_be_kept_if_no_run_is_finished(tmp_path, monkeypatch,
 
 def test_a_run_outside_a_ledger_is_not_stopped():
     watched("a run")(StepEnded("search", 1))
+
+
+def test_a_row_that_another_process_appends_before_a_start_is_kept(tmp_path, monkeypatch):
+    ledger = Ledger(tmp_path / "new" / "l.jsonl", ("seed",))
+    looks = {name: getattr(store, name) for name in ("open_plain", "check_writable")}
+
+    def meanwhile(look, *words):
+        found = looks[look](*words)
+        ledger.path.write_text('{"seed": 7}\n')
+        return found
+
+    for look in looks:
+        monkeypatch.setattr(store, look, partial(meanwhile, look))
+    ledger._check_writable()
+    monkeypatch.undo()
+    assert ledger.rows() == [{"seed": 7}]
+
+
+def test_a_look_whether_a_ledger_can_be_written_leaves_no_file(tmp_path):
+    Ledger(tmp_path / "l.jsonl", ("seed",))._check_writable()
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(OptionError, match="cannot write results to"):
+        Ledger(tmp_path / "file" / "l.jsonl", ("seed",))._check_writable()
