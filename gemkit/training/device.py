@@ -6,6 +6,13 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.plugins import MixedPrecision
+from lightning_fabric.plugins.environments import (
+    LightningEnvironment,
+    LSFEnvironment,
+    MPIEnvironment,
+    SLURMEnvironment,
+    TorchElasticEnvironment,
+)
 from torch import nn
 
 from gemkit.core.errors import TrainingError
@@ -21,7 +28,7 @@ def make_fabric(runtime: Runtime, *, start_processes: bool = False) -> Fabric:
     """Return a launched Fabric for the requested device, or raise if it is not available.
 
     Several devices need one process each. Starting them runs the program again from its beginning,
-    so a library call must not do it; existing processes (as of torchrun) are joined.
+    so a library call must not do it; existing processes (of torchrun or srun) are joined.
     """
     available = {
         "cuda": torch.cuda.is_available(),
@@ -31,10 +38,10 @@ def make_fabric(runtime: Runtime, *, start_processes: bool = False) -> Fabric:
         raise TrainingError(
             f"device '{runtime.device}' is not available here; use --device auto or --device cpu"
         )
-    joins = "LOCAL_RANK" in os.environ  # the processes are already started
-    if not joins:
+    starts = runtime.devices > 1 and not _are_started()
+    if starts:
         _check_count(runtime, available)
-    if runtime.devices > 1 and not start_processes and not joins:
+    if starts and not start_processes:
         raise TrainingError(
             f"{runtime.devices} devices need as many processes: start your script with `torchrun "
             f"--nproc-per-node {runtime.devices} SCRIPT`, use `gemkit run --devices "
@@ -48,7 +55,7 @@ def make_fabric(runtime: Runtime, *, start_processes: bool = False) -> Fabric:
         precision=None if half else _PRECISIONS[runtime.precision],
         plugins=[Half(device)] if half else None,
     )
-    if runtime.devices > 1 and not joins:
+    if starts:
         processes.start(runtime.devices)
     processes.watch_first()
     fabric.launch()
@@ -65,6 +72,16 @@ class Half(MixedPrecision):
     def __init__(self, device: str) -> None:
         super().__init__("16-mixed", device)
         self.scaler = None
+
+
+def _are_started() -> bool:
+    """Return whether something else starts all processes: srun, torchrun, mpirun, or a run.
+
+    Fabric asks the same environments, and then expects to be one of those processes.
+    """
+    others = (TorchElasticEnvironment, SLURMEnvironment, LSFEnvironment, MPIEnvironment)
+    outside = any(environment.detect() for environment in others)
+    return outside or LightningEnvironment().creates_processes_externally
 
 
 def _chosen(runtime: Runtime, available: dict[str, bool]) -> str:

@@ -274,6 +274,22 @@ def test_processes_that_there_are_already_may_be_more_than_cores(monkeypatch):
     assert make_fabric(many) is opened
 
 
+@pytest.mark.parametrize(("job", "started"), [("mine", []), ("interactive", [2])])
+def test_processes_of_srun_are_joined(job, started, monkeypatch):
+    """In an interactive job, Fabric and gemkit take it that srun has started nothing."""
+    slurm = {"NTASKS": 2, "NTASKS_PER_NODE": 2, "PROCID": 0, "LOCALID": 0, "NODEID": 0}
+    for name, value in {**slurm, "JOB_NAME": job}.items():
+        monkeypatch.setenv(f"SLURM_{name}", str(value))
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.setattr("gemkit.training.device.os.cpu_count", lambda: 2)
+    monkeypatch.setattr("gemkit.training.device.Fabric.launch", lambda fabric: None)
+    calls = []
+    monkeypatch.setattr("gemkit.training.device.processes.start", calls.append)
+    fabric = make_fabric(Runtime(device="cpu", devices=2), start_processes=True)
+    assert calls == started
+    assert fabric.world_size == 2
+
+
 class Rank:
     """What `endless` needs to know of a fabric."""
 
