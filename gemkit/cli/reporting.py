@@ -27,6 +27,7 @@ from gemkit.tickets.ticket import Ticket
 from gemkit.training.loop import Listener
 from gemkit.training.metrics import ACCURACY, METRICS, Metric, value_text
 from gemkit.training.plan import Plan
+from gemkit.training.processes import rank
 from gemkit.training.task import Task
 
 _STOPPING = b"\ngemkit: stopping when the run is saved; a second signal stops at once\n"
@@ -63,7 +64,7 @@ class Report(Progress):
     def stopping(self) -> None:
         """Print that the run is about to stop, and let a second signal end the process."""
         signals.end_at_once()
-        if os.environ.get("LOCAL_RANK", "0") == "0":
+        if rank() == 0:
             with suppress(OSError):  # the terminal may be closed
                 # The signal may have interrupted print, which is not reentrant.
                 os.write(2, _STOPPING)

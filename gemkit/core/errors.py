@@ -51,6 +51,10 @@ class TooLittleMemoryError(TrainingError):
     """Memory ran out; the message names what was being done, and what to reduce."""
 
 
+class LostProcessError(TrainingError):
+    """Another process of this run ended early; the message names it."""
+
+
 class TicketError(GemkitError):
     """A ticket is damaged, is not a ticket, or does not fit the model."""
 

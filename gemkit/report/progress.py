@@ -3,7 +3,6 @@
 The Python API uses `shown`; the command line has its own from the same pieces.
 """
 
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +26,7 @@ from gemkit.core.text import escaped
 from gemkit.core.warn import warn_user
 from gemkit.training.loop import Listener
 from gemkit.training.metrics import value_text
+from gemkit.training.processes import rank
 
 LABELS = {"search": "search", "finetune": "fine-tune"}
 _OPEN: list[Progress] = []
@@ -60,7 +60,7 @@ def ignore(event: Event) -> None:
 
 def _is_seen(console: Console) -> bool:
     """Whether a bar would be seen."""
-    if os.environ.get("RANK", "0") != "0":
+    if rank() > 0:
         return False
     if console.is_jupyter:
         return find_spec("ipywidgets") is not None  # rich draws bars in notebooks with it

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from errno import EDQUOT, ENOSPC
 
-from gemkit.core.errors import StorageError, TrainingError
+from gemkit.core.errors import LostProcessError, StorageError
 from gemkit.core.memory import memory_explained
 from gemkit.training.processes import if_lost, is_loss, loss_text
 
@@ -21,15 +21,18 @@ def explained(saved: str | Callable[[], str]) -> Iterator[None]:
     except RuntimeError as error:
         if not is_loss(error):
             raise
-        raise TrainingError(f"{loss_text()}; {_said(saved)}") from error
+        raise LostProcessError(_sentence(loss_text(), _said(saved))) from error
     except OSError as error:
         what = error.filename or "a file"
         way_out = (
             "make room" if error.errno in (ENOSPC, EDQUOT) else "check the disk and the permissions"
         )
-        raise StorageError(
-            f"cannot read or write {what}: {error.strerror or error}; {way_out}; {_said(saved)}"
-        ) from error
+        reason = f"cannot read or write {what}: {error.strerror or error}"
+        raise StorageError(_sentence(reason, way_out, _said(saved))) from error
+
+
+def _sentence(*parts: str) -> str:
+    return "; ".join(filter(None, parts))
 
 
 def _said(saved: str | Callable[[], str]) -> str:

@@ -202,7 +202,9 @@ class Runner:
         return f"the run is done: `{self._resume_command()}` prints its result"
 
     def _saved(self) -> str:
-        """Say what the folder keeps, and how to resume."""
+        """Say what the folder keeps, and how to resume; only the first process has the folder."""
+        if not self.setup.fabric.is_global_zero:
+            return ""
         command = self._resume_command()
         with suppress(OSError, StorageError):
             if self.run_dir.has_result():

@@ -61,7 +61,8 @@ def metrics(folder: str) -> list[dict]:
 
 @pytest.mark.parametrize(("rank", "times"), [(None, 1), ("0", 1), ("1", 0)])
 def test_only_the_first_process_reports_a_signal(rank, times, monkeypatch, capfd):
-    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    for name in ("RANK", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
     if rank is not None:
         monkeypatch.setenv("LOCAL_RANK", rank)
     with deferred(Report().stopping) as request:

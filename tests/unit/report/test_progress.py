@@ -26,7 +26,8 @@ class Terminal(io.StringIO):
 def on_terminal(monkeypatch):
     """Put a terminal in the place of stderr; pytest takes it back after a fixture."""
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("RANK", raising=False)
+    for name in ("RANK", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys, "stderr", Terminal())
     return sys.stderr
 
@@ -91,7 +92,7 @@ def test_there_is_no_bar_where_nobody_would_see_it(how, monkeypatch, capsys):
     if how == "not a terminal":
         monkeypatch.setattr(sys, "stderr", io.StringIO())
     if how == "not the first process":
-        monkeypatch.setenv("RANK", "1")
+        monkeypatch.setenv("LOCAL_RANK", "1")
     if how == "dumb":
         monkeypatch.setenv("TERM", "dumb")
     data = tiny_data()

@@ -3,6 +3,7 @@
 import errno
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +18,8 @@ from gemkit.core.errors import (
 )
 from gemkit.core.memory import LESS, during, memory_explained, shortage
 from gemkit.runs.directory import RunDir
+from gemkit.runs.failures import explained
+from gemkit.runs.runner import Runner
 from gemkit.training.checkpoint import CheckpointDir
 
 ALLOCATOR = (
@@ -205,3 +208,13 @@ def test_the_first_explanation_stays():
     text = str(found.value)
     assert text.startswith("there is not enough memory while searching: scoring (MemoryError); ")
     assert text.endswith("; inner")
+
+
+def test_only_the_first_process_says_how_to_resume():
+    other = SimpleNamespace(setup=SimpleNamespace(fabric=SimpleNamespace(is_global_zero=False)))
+    with (
+        pytest.raises(TooLittleMemoryError) as found,
+        explained(lambda: Runner._saved(other)),
+    ):
+        raise MemoryError("full")
+    assert str(found.value).endswith("or use a device with more memory")

@@ -4,11 +4,12 @@ import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from cli_runs import TINY
 
-from gemkit.core.errors import TrainingError
+from gemkit.core.errors import LostProcessError
 from gemkit.runs.failures import explained
 from gemkit.training import processes
 
@@ -85,7 +86,7 @@ def test_a_first_process_that_waits_for_a_device_ends_too():
 @pytest.mark.parametrize("text", ["[x/gloo/transport/tcp/pair.cc:1] Connection closed by peer"])
 def test_a_closed_connection_is_explained_and_another_error_is_not(text):
     words = "another process of this run ended; nothing is lost"
-    with pytest.raises(TrainingError, match=words), explained("nothing is lost"):
+    with pytest.raises(LostProcessError, match=words), explained("nothing is lost"):
         raise RuntimeError(text)
     with pytest.raises(RuntimeError, match="a bug"), explained("nothing is lost"):
         raise RuntimeError("a bug")
@@ -93,13 +94,14 @@ def test_a_closed_connection_is_explained_and_another_error_is_not(text):
 
 def test_the_others_end_when_the_first_is_gone(monkeypatch):
     ended = []
-    monkeypatch.setattr(processes, "_GRACE", 0.0)
     monkeypatch.setattr(os, "_exit", ended.append)
-    processes._watch_first(parent=os.getppid() + 1)  # another process than there was
+    processes._end_with(parent=os.getppid() + 1, grace=0.0)  # another process than there was
     assert ended == [2]
+    watched = []
     monkeypatch.setenv("GEMKIT_FIRST_PROCESS", "1")
-    monkeypatch.setattr(processes, "_watch_first", lambda parent: None)
+    monkeypatch.setattr(processes, "end_with", lambda *call: watched.append(call))
     processes.watch_first()
+    assert watched == [(1, processes._GRACE)]
     assert "GEMKIT_FIRST_PROCESS" not in os.environ, "children of this process have another parent"
 
 
@@ -110,5 +112,40 @@ def test_processes_that_end_well_are_no_loss(monkeypatch):
     assert processes._lost() is None
     children[1].returncode = -signal.SIGSEGV
     assert processes._lost() == ("process 2 of this run was killed by SIGSEGV", processes._GRACE)
+    children[1].returncode = -40  # of the real-time signals only the first and last have a name
+    assert processes._lost() == ("process 2 of this run was killed by signal 40", processes._GRACE)
     children[1].returncode = 2
     assert processes.loss_text() == "process 2 of this run ended with code 2"
+
+
+def test_a_torch_without_distributed_has_no_such_loss(monkeypatch):
+    monkeypatch.delattr("torch.distributed.DistError", raising=False)
+    assert not processes.is_loss(RuntimeError("a bug"))
+    assert processes.is_loss(RuntimeError("Connection closed by peer"))
+
+
+def test_every_process_that_is_started_knows_its_place(monkeypatch):
+    started = []
+    done = SimpleNamespace(returncode=0, poll=lambda: 0)
+    monkeypatch.setattr(os, "environ", {"RANK": "7"})
+    monkeypatch.setattr(processes, "_children", [])
+    monkeypatch.setattr(subprocess, "Popen", lambda words, env: started.append(env) or done)
+    processes.start(3)
+    assert processes.rank() == 0
+    for place, environment in enumerate(started, start=1):
+        monkeypatch.setattr(os, "environ", environment)
+        assert processes.rank() == place
+        assert environment["GEMKIT_FIRST_PROCESS"] == str(os.getpid())
+    assert len(started) == 2
+
+
+@pytest.mark.parametrize(
+    ("environment", "place"),
+    [({}, 0), ({"LOCAL_RANK": "1"}, 1), ({"RANK": "2", "LOCAL_RANK": "0"}, 2), ({"RANK": "x"}, 0)],
+)
+def test_the_place_of_a_process_is_that_among_all(environment, place, monkeypatch):
+    monkeypatch.setattr(os, "environ", environment)
+    assert processes.rank() == place
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: 3)
+    assert processes.rank() == 3
