@@ -22,9 +22,10 @@ from gemkit.core.events import (
     PhaseStarted,
     Scoring,
 )
+from gemkit.core.memory import memory_explained
 from gemkit.report.progress import LABELS, Bars, Slow, columns, metrics, warning
 from gemkit.training.loop import Listener
-from gemkit.training.processes import is_loss
+from gemkit.training.processes import is_loss, report_own
 
 _LINES = 10
 """The most lines that a phase prints, besides those of long scoring."""
@@ -130,11 +131,13 @@ def only_first_prints(fabric: Fabric) -> Iterator[Path | None]:
         redirect_stderr(devnull),
     ):
         try:
-            yield Path(folder)
+            with memory_explained():
+                yield Path(folder)
         except Stopped:
             sys.exit(0)  # the first process may still be saving
-        except GemkitError:
-            sys.exit(2)  # the first process prints the error
+        except GemkitError as error:
+            report_own(error)
+            sys.exit(2)  # the first process prints an error that all have
         except RuntimeError as error:
             if is_loss(error):  # the first process prints that, unless it is the one that is gone
                 sys.exit(2)

@@ -11,7 +11,7 @@ from cli_runs import PLUGIN, TINY, Gemkit, answer, commands_in
 
 from gemkit.cli.configure import parse_value
 from gemkit.cli.progress import only_first_prints
-from gemkit.core.errors import TrainingError
+from gemkit.core.errors import StorageError, TooLittleMemoryError, TrainingError
 from gemkit.runs import runner
 from gemkit.tickets.ticket import Ticket
 
@@ -286,14 +286,33 @@ def test_of_several_processes_only_the_first_speaks(capsys, first):
     assert capsys.readouterr().out == ("result\n" if first else "")
 
 
-def test_the_other_processes_leave_errors_to_the_first(capsys):
+def test_the_other_processes_leave_errors_to_the_first(capfd):
     with (
         pytest.raises(SystemExit, match="2"),
         only_first_prints(SimpleNamespace(is_global_zero=False)) as nowhere,
     ):
         raise TrainingError("training diverged")
     assert not nowhere.exists()
-    assert capsys.readouterr() == ("", "")
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (TooLittleMemoryError("no room\n/its/own/folder keeps nothing"), "no room"),
+        (StorageError("the disk is full"), "the disk is full"),
+        (MemoryError("can't allocate"), "there is not enough memory (can't allocate); lower"),
+    ],
+)
+def test_an_error_that_another_process_has_alone_is_reported(error, words, monkeypatch, capfd):
+    monkeypatch.setenv("RANK", "1")
+    with (
+        pytest.raises(SystemExit, match="2"),
+        only_first_prints(SimpleNamespace(is_global_zero=False)),
+    ):
+        raise error
+    [line] = capfd.readouterr().err.splitlines()
+    assert line.startswith(f"gemkit: process 1: {words}")
 
 
 @pytest.mark.parametrize(
