@@ -1,7 +1,7 @@
 """A stage on several devices: processes that share every batch, as those of `gemkit run --devices`.
 
-A worker starts `python -m gemkit.study.group FILE PARENT`. Lightning Fabric starts the other
-processes from there, with the same command. Only the first one touches the folder of the stage.
+A worker starts `python -m gemkit.study.group FILE PARENT`. That process starts the others,
+with the same command. Only the first one touches the folder of the stage.
 """
 
 import json
@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,13 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from gemkit.core.atomic_io import write_atomic
-from gemkit.core.errors import StudyError
+from gemkit.core.errors import GemkitError, StudyError
 from gemkit.runs import signals
+from gemkit.training.processes import FIRST_PROCESS, end_with, rank, report_own
 
 _LOOK = 0.2
-"""Seconds between two looks at the processes of a stage, or at their parent."""
-_TAIL = 300
-"""Characters of the last words of a process."""
+"""Seconds between two looks at the processes of a stage."""
+_TAIL = 600
+"""Characters of the last words of the processes."""
+_OUTER = ("SLURM_", "TORCHELASTIC_", "JSM_NAMESPACE_", "OMPI_", "PMI_", "PMIX_", "MASTER_")
+_OUTER_NAMES = {"RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", FIRST_PROCESS}
+"""Variables of processes that share a run, by which Fabric would expect some from outside."""
 
 
 def carry_out_together(task: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,8 +62,12 @@ def carry_out_together(task: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _surroundings() -> dict[str, str]:
-    """Return the environment without Slurm's, by which Fabric would expect processes of `srun`."""
-    return {name: one for name, one in os.environ.items() if not name.startswith("SLURM_")}
+    """Return the environment of a first process, which no other has started."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _OUTER_NAMES and not name.startswith(_OUTER)
+    }
 
 
 def _wait(process: "subprocess.Popen[bytes]", stop: signals.StopRequest) -> None:
@@ -79,24 +86,22 @@ def _answer(file: Path) -> Path:
 
 def main(file: Path, parent: int) -> None:
     """Be one of the processes of a stage."""
+    first = rank() == 0
+    if first:  # the others end with the first one, when they have joined it
+        end_with(parent)
     from gemkit.study.work import join, work_on
 
-    first = "LOCAL_RANK" not in os.environ
-    threading.Thread(
-        target=_end_with, args=[parent if first else os.getppid()], daemon=True
-    ).start()
     task = json.loads(file.read_bytes())
-    if first:
-        write_atomic(json.dumps(work_on(task)).encode(), _answer(file))
-    else:
-        join(task)
-
-
-def _end_with(parent: int) -> None:
-    """End this process when its parent is gone."""
-    while os.getppid() == parent:
-        time.sleep(_LOOK)
-    os._exit(1)
+    try:
+        if first:
+            write_atomic(json.dumps(work_on(task)).encode(), _answer(file))
+        else:
+            join(task)
+    except GemkitError as error:
+        if first:
+            sys.exit(f"gemkit: {error}")
+        report_own(error)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from gemkit.core.errors import (
     CollapseError,
     DataError,
     GemkitError,
+    LostProcessError,
     OptionError,
     Stopped,
     StorageError,
@@ -68,7 +69,7 @@ def carry_out(task: Mapping[str, Any]) -> dict[str, Any]:
 def join(task: Mapping[str, Any]) -> None:
     """Do what the first of several processes of a stage does, in a folder for the time being."""
     store, name = StageStore(Path(task["store"])), f"{task['kind']}-{task['key']}"
-    with tempfile.TemporaryDirectory() as path, chdir(task["cwd"]):
+    with explained(""), tempfile.TemporaryDirectory() as path, chdir(task["cwd"]):
         folder = RunDir(Path(path))
         _measure(task, store, name, folder, Log(folder.log), first=False)
 
@@ -97,6 +98,9 @@ def work_on(task: Mapping[str, Any]) -> dict[str, Any]:
         except Stopped as stop:
             log.say("stopped by a signal")
             return {"state": "stopped", "signal": stop.signal}
+        except LostProcessError as error:
+            log.say(f"error: {error}")
+            raise  # the driver tries again
         except Exception as error:
             return _failed(store, name, log, error)
 

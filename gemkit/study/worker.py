@@ -1,7 +1,8 @@
 """A process of a `LocalPool`: `python -m gemkit.study.worker DESCRIPTOR PARENT`.
 
 Calls arrive through a pipe that the parent holds. A thread reads them, so that the end of the pipe,
-which is the end of the parent, ends this process at once, whatever it is doing.
+which is the end of the parent, ends this process at once, whatever it is doing. Another process may
+hold the pipe open, so the parent is watched too.
 """
 
 import os
@@ -12,26 +13,23 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any
 
-_LOOK = 5.0
-"""Seconds between two looks at whether the parent is alive."""
+from gemkit.training.processes import end_with
 
 
 def main(descriptor: int, parent: int) -> None:
     """Run calls one after the other, in the main thread, where signals arrive."""
     connection: Connection[Any, Any] = Connection(descriptor)
     calls: SimpleQueue[bytes] = SimpleQueue()
-    threading.Thread(target=_listen, args=[connection, calls, parent], daemon=True).start()
+    end_with(parent)
+    threading.Thread(target=_listen, args=[connection, calls], daemon=True).start()
     while True:
         connection.send_bytes(_answer(calls.get()))
 
 
-def _listen(connection: "Connection[Any, Any]", calls: "SimpleQueue[bytes]", parent: int) -> None:
-    """Read calls until the parent is gone; another process may hold its end of the pipe open."""
+def _listen(connection: "Connection[Any, Any]", calls: "SimpleQueue[bytes]") -> None:
+    """Read calls until the pipe ends."""
     while True:
         try:
-            while not connection.poll(_LOOK):
-                if os.getppid() != parent:
-                    os._exit(0)
             calls.put(connection.recv_bytes())
         except (EOFError, OSError):
             os._exit(0)

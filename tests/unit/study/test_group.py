@@ -10,11 +10,12 @@ import torch
 from lightning_fabric import Fabric
 from studies import REGISTRY, TINY, cells_of
 
-from gemkit.core.errors import StudyError
+from gemkit.core.errors import LostProcessError, StudyError, TooLittleMemoryError
 from gemkit.pruning.search import search
 from gemkit.runs.read_config import config_from
 from gemkit.runs.resolved import resolve
 from gemkit.runs.setup import set_up
+from gemkit.study import group, work
 from gemkit.study.group import carry_out_together
 from gemkit.study.stage_store import StageStore
 from gemkit.study.work import carry_out
@@ -61,6 +62,62 @@ def test_a_process_that_ends_early_is_an_error_with_its_last_words(tmp_path):
     task = {"store": str(tmp_path), "kind": "search"}
     with pytest.raises(StudyError, match=r"ended with code 1: .*KeyError"):
         carry_out_together(task)
+
+
+def raising(error):
+    """Return a function that raises an error, whatever it is called with."""
+
+    def fail(*_, **__):
+        raise error
+
+    return fail
+
+
+def test_another_process_reports_what_it_has_alone_and_the_first_reports_a_loss(
+    tmp_path, monkeypatch, capfd
+):
+    file = tmp_path / "task.json"
+    file.write_text("{}")
+    watched = []
+    monkeypatch.setattr(group, "end_with", watched.append)
+    monkeypatch.setattr(work, "join", raising(TooLittleMemoryError("no room")))
+    monkeypatch.setattr(work, "work_on", raising(LostProcessError("process 1 ended")))
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(SystemExit, match="2"):
+        group.main(file, 1)
+    assert capfd.readouterr().err == "gemkit: process 1: no room\n"
+    assert not watched, "processes.watch_first ends it with the first one"
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(SystemExit, match="gemkit: process 1 ended"):
+        group.main(file, 1)
+    assert watched == [1]
+
+
+def test_too_little_memory_in_another_process_is_explained(tmp_path, monkeypatch):
+    monkeypatch.setattr(work, "_measure", raising(MemoryError()))
+    task = {**SEARCH.task, "store": str(tmp_path), "cwd": str(tmp_path)}
+    with pytest.raises(TooLittleMemoryError, match="not enough memory"):
+        work.join(task)
+
+
+def test_a_stage_that_lost_a_process_has_not_failed(tmp_path, monkeypatch):
+    """An exception, which the driver tries again, as that of a worker that died."""
+    monkeypatch.setattr(work, "_measure", raising(RuntimeError("Connection closed by peer")))
+    store = StageStore(tmp_path / "study")
+    task = {**SEARCH.task, "store": str(store.path), "cwd": str(tmp_path)}
+    with pytest.raises(LostProcessError, match="another process of this run ended"):
+        work.work_on(task)
+    folder = store.folder(SEARCH.name)
+    assert "another process" in folder.log.read_text()
+    assert not (folder.path / "failed.json").exists()
+
+
+def test_a_stage_inherits_nothing_of_processes_around_it(monkeypatch):
+    kept = {"PATH": "bin", "CUDA_VISIBLE_DEVICES": "3", "RANKING": "x"}
+    outer = "RANK LOCAL_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT GEMKIT_FIRST_PROCESS SLURM_NTASKS"
+    outer += " NODE_RANK TORCHELASTIC_RUN_ID JSM_NAMESPACE_LOCAL_RANK OMPI_COMM_WORLD_SIZE"
+    monkeypatch.setattr(group.os, "environ", kept | dict.fromkeys(outer.split(), "1"))
+    assert group._surroundings() == kept
 
 
 WAITING = """
