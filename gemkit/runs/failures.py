@@ -33,7 +33,3 @@ def explained(saved: str | Callable[[], str]) -> Iterator[None]:
 
 def _sentence(*parts: str) -> str:
     return "; ".join(filter(None, parts))
-
-
-def _said(saved: str | Callable[[], str]) -> str:
-    return saved if isinstance(saved, str) else saved()
