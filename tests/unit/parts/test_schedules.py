@@ -44,7 +44,7 @@ def test_a_search_that_is_too_short_says_how_long_it_must_be(kind, every, ends, 
         return
     with pytest.raises(FitError) as error:
         schedule.freezes(0.1, epochs, 7)
-    said = re.search(r"train for ([\d,]+) epochs at least", str(error.value))
+    said = re.search(r"train for ([\d,]+) epochs? at least", str(error.value))
     if said is None:
         assert "train longer" in str(error.value)
         assert kind is not Exponential

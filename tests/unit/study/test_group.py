@@ -1,5 +1,6 @@
 """Stages on several devices: the bits of a run on as many, and one set of files."""
 
+import os
 import subprocess
 import sys
 import time
@@ -43,6 +44,7 @@ def found_together(fabric):
     return setup.label(ticket, run.plugins).digest()
 
 
+@pytest.mark.skipif(not os.environ.get("GEMKIT_LONG"), reason="20 seconds: set GEMKIT_LONG=1")
 @pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")
 def test_two_processes_find_what_a_run_on_two_devices_finds(tmp_path, monkeypatch):
     expected = Fabric(accelerator="cpu", devices=2, strategy="ddp_fork").launch(found_together)
