@@ -18,7 +18,7 @@ torch.set_num_threads(1)
 os.environ["COLUMNS"] = "100"
 
 # No deadlines: timing depends on the machine.
-EXAMPLES = 200 if os.environ.get("GEMKIT_LONG") else 50
+EXAMPLES = 200 if os.environ.get("GEMKIT_LONG") else 30
 """Of every property test that names no number of its own."""
 settings.register_profile("gemkit", deadline=None, max_examples=EXAMPLES)
 settings.load_profile("gemkit")
