@@ -6,13 +6,14 @@ the next at the second, and so on.
 """
 
 import errno
+import io
 import os
 import shutil
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from benchmarks.killing import left_behind, options, started
 
@@ -36,67 +37,80 @@ class Outcome(NamedTuple):
     problems: list[str]
 
 
+class _Points:
+    """The places where a run writes, in their order: count them, or let one fail.
+
+    From that one on everything that takes room fails; other writes work again.
+    """
+
+    def __init__(self, number: int, fault: Fault | None, run: Path, report: Path) -> None:
+        self.number, self.fault, self.run = number, fault, run
+        self.count, self.failed = 0, False
+        self.counted = os.open(report, os.O_WRONLY | os.O_CREAT)
+
+    def reach(self, *, grows: bool) -> None:
+        """Pass the next one."""
+        self.count += 1
+        if self.fault is None:
+            os.write(self.counted, b".")
+        elif self.fault == "folder deleted":
+            if self.count == self.number:
+                shutil.rmtree(self.run, ignore_errors=True)
+        elif self.count >= self.number and (grows or not self.failed):
+            self.failed = True
+            raise OSError(_CODES[self.fault], os.strerror(_CODES[self.fault]))
+
+    def audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Look at what Python reports before it does it."""
+        if event == "open" and isinstance(arguments[2], int):
+            path, flags = str(arguments[0]), arguments[2]
+            if flags & (os.O_WRONLY | os.O_RDWR) and not path.startswith(("/dev", "/proc")):
+                self.reach(grows=True)
+        elif event in _EVENTS:
+            self.reach(grows=event in ("os.rename", "os.mkdir"))
+
+
+class _Counted:
+    """A file whose writes are points; Python reports none of them."""
+
+    points: ClassVar[_Points]
+
+    def write(self, data: Any) -> int:  # noqa: ANN401 - bytes
+        """Write, unless this one fails."""
+        self.points.reach(grows=True)
+        return int(super().write(data))  # type: ignore[misc] # of the file that it is mixed into
+
+
+class _Writer(_Counted, io.BufferedWriter):
+    pass
+
+
+class _Random(_Counted, io.BufferedRandom):
+    pass
+
+
+_FILES: dict[type, type] = {io.BufferedWriter: _Writer, io.BufferedRandom: _Random}
+
+
 def failing(number: int, fault: Fault | None, run: Path, report: Path) -> None:
     """Let the write of this number and all later ones fail; without a fault, count them."""
     from gemkit.core import atomic_io
 
-    count, failed = 0, False
-
-    def point(grows: bool) -> None:
-        nonlocal count, failed
-        count += 1
-        if fault is None:
-            os.write(counted, b".")
-        elif count == number and fault == "folder deleted":
-            shutil.rmtree(run, ignore_errors=True)
-        elif count >= number and fault != "folder deleted" and (grows or not failed):
-            failed = True
-            raise OSError(_CODES[fault], os.strerror(_CODES[fault]))
-
-    def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "open" and isinstance(arguments[2], int):
-            path, flags = str(arguments[0]), arguments[2]
-            if flags & (os.O_WRONLY | os.O_RDWR) and not path.startswith(("/dev", "/proc")):
-                point(grows=True)
-        elif event in _EVENTS:
-            point(grows=event in ("os.rename", "os.mkdir"))
-
-    class Written:
-        """A file whose writes are points."""
-
-        def __init__(self, file: Any) -> None:  # noqa: ANN401 - any file
-            self.file = file
-
-        def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever files have
-            return getattr(self.file, name)
-
-        def __enter__(self) -> "Written":
-            self.file.__enter__()
-            return self
-
-        def __exit__(self, *error: object) -> None:
-            self.file.__exit__(*error)
-
-        def __iter__(self) -> Any:  # noqa: ANN401 - lines
-            return iter(self.file)
-
-        def write(self, data: bytes) -> int:
-            point(grows=True)
-            return int(self.file.write(data))
+    points = _Counted.points = _Points(number, fault, run, report)
 
     def opened(path: Any, mode: str = "r", **more: Any) -> Any:  # noqa: ANN401 - as open
         file = open(path, mode, **more)  # noqa: PTH123, SIM115 - the caller closes it
-        return file if mode in ("r", "rb") else Written(file)
+        kind = _FILES.get(type(file))
+        return file if kind is None else kind(file.detach())
 
     def synced(handle: int) -> None:
-        point(grows=True)
+        points.reach(grows=True)
         sync(handle)
 
-    counted = os.open(report, os.O_WRONLY | os.O_CREAT)
     sys.dont_write_bytecode = True
     sync, os.fsync = os.fsync, synced
     atomic_io.open = opened  # type: ignore[attr-defined] # shadows the built-in one there
-    sys.addaudithook(hook)
+    sys.addaudithook(points.audit)
 
 
 def faults(place: Path, pruner: str, step: int = 1) -> Outcome:

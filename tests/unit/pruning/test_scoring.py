@@ -106,8 +106,8 @@ def test_rounds_and_batches_are_counted():
     events = []
     search("random in rounds", observers=[events.append])
     scoring = [event for event in events if isinstance(event, Scoring | Froze)]
-    told = [(e.freeze, e.passes) for e in scoring if isinstance(e, Scoring)]
-    assert told == [(freeze, passes) for freeze in (1, 2, 3) for passes in (1, 2, 3)]
+    counted = [(e.freeze, e.passes) for e in scoring if isinstance(e, Scoring)]
+    assert counted == [(freeze, passes) for freeze in (1, 2, 3) for passes in (1, 2, 3)]
     assert {(e.freezes, e.batches) for e in scoring if isinstance(e, Scoring)} == {(3, 3)}
     assert [type(e) for e in scoring[3::4]] == [Froze] * 3
     assert isinstance(events[0], PhaseStarted)
