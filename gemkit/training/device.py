@@ -1,11 +1,14 @@
 """Device, precision and memory layout, through Lightning Fabric."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.plugins import MixedPrecision
+from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from lightning_fabric.plugins.environments.lsf import LSFEnvironment
 from lightning_fabric.plugins.environments.mpi import MPIEnvironment
@@ -20,6 +23,13 @@ from gemkit.training.plan import Runtime
 
 # Fabric's "64-true" returns logits in float32; a double model under "32-true" stays double.
 _PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed", "64": "32-true"}
+_LAUNCHERS: dict[str, type[ClusterEnvironment]] = {
+    "torchrun": TorchElasticEnvironment,
+    "srun": SLURMEnvironment,
+    "jsrun": LSFEnvironment,
+    "mpirun": MPIEnvironment,
+}
+"""What may have started the processes of a run, as Fabric knows it."""
 
 
 def make_fabric(runtime: Runtime, *, start_processes: bool = False) -> Fabric:
@@ -36,7 +46,9 @@ def make_fabric(runtime: Runtime, *, start_processes: bool = False) -> Fabric:
         raise TrainingError(
             f"device '{runtime.device}' is not available here; use --device auto or --device cpu"
         )
-    starts = runtime.devices > 1 and not _are_started()
+    launcher = _launcher() if runtime.devices > 1 else None
+    alone = launcher is None and not LightningEnvironment().creates_processes_externally
+    starts = runtime.devices > 1 and alone
     if starts:
         _check_count(runtime, available)
     if starts and not start_processes:
@@ -45,18 +57,24 @@ def make_fabric(runtime: Runtime, *, start_processes: bool = False) -> Fabric:
             f"--nproc-per-node {runtime.devices} SCRIPT`, use `gemkit run --devices "
             f"{runtime.devices}`, or pass a launched Fabric as fabric="
         )
-    device = _chosen(runtime, available)
+    if launcher is not None:
+        _check_processes(runtime, *launcher)
     half = runtime.precision == "fp16"
-    fabric = Fabric(
-        accelerator=runtime.device,
-        devices=runtime.devices,
-        precision=None if half else _PRECISIONS[runtime.precision],
-        plugins=[Half(device)] if half else None,
-    )
+    plugins: list[Any] = [Half(_chosen(runtime, available))] if half else []
+    if launcher is None:
+        plugins.append(LightningEnvironment())  # without it, Fabric would ask Slurm
+    with _explained(KeyError, RuntimeError, ValueError):
+        fabric = Fabric(
+            accelerator=runtime.device,
+            devices=runtime.devices,
+            precision=None if half else _PRECISIONS[runtime.precision],
+            plugins=plugins,
+        )
     if starts:
         processes.start(runtime.devices)
     processes.watch_first()
-    fabric.launch()
+    with _explained(ValueError):
+        fabric.launch()
     return fabric
 
 
@@ -72,14 +90,36 @@ class Half(MixedPrecision):
         self.scaler = None
 
 
-def _are_started() -> bool:
-    """Return whether something else starts all processes: srun, torchrun, mpirun, or a run.
+def _launcher() -> tuple[str, int] | None:
+    """Return what has started the processes of this run, and how many there are.
 
-    Fabric asks the same environments, and then expects to be one of those processes.
+    Fabric asks the same environments. A Slurm job with one task has only this process.
     """
-    others = (TorchElasticEnvironment, SLURMEnvironment, LSFEnvironment, MPIEnvironment)
-    outside = any(environment.detect() for environment in others)
-    return outside or LightningEnvironment().creates_processes_externally
+    for name, environment in _LAUNCHERS.items():
+        if environment.detect() and (name != "srun" or os.environ["SLURM_NTASKS"] != "1"):
+            with _explained(KeyError, RuntimeError, ValueError):
+                return name, environment().world_size()
+    return None
+
+
+def _check_processes(runtime: Runtime, name: str, count: int) -> None:
+    """Refuse another number of processes than devices."""
+    if count != runtime.devices:
+        way_out = " (--ntasks=1 lets gemkit start the others)" if name == "srun" else ""
+        raise TrainingError(
+            f"{name} has started {number_of(count, 'process', 'processes')}, and --devices is "
+            f"{runtime.devices}; let it start {runtime.devices}, all on one node{way_out}"
+        )
+
+
+@contextmanager
+def _explained(*errors: type[Exception]) -> Iterator[None]:
+    """Turn what Fabric finds wrong with its surroundings into an error of gemkit's."""
+    try:
+        yield
+    except errors as error:
+        problem = " ".join(str(error).split())
+        raise TrainingError(f"Fabric cannot start here: {problem}") from error
 
 
 def _chosen(runtime: Runtime, available: dict[str, bool]) -> str:

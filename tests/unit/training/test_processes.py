@@ -274,20 +274,68 @@ def test_processes_that_there_are_already_may_be_more_than_cores(monkeypatch):
     assert make_fabric(many) is opened
 
 
-@pytest.mark.parametrize(("job", "started"), [("mine", []), ("interactive", [2])])
-def test_processes_of_srun_are_joined(job, started, monkeypatch):
-    """In an interactive job, Fabric and gemkit take it that srun has started nothing."""
-    slurm = {"NTASKS": 2, "NTASKS_PER_NODE": 2, "PROCID": 0, "LOCALID": 0, "NODEID": 0}
-    for name, value in {**slurm, "JOB_NAME": job}.items():
+def as_task(monkeypatch, **changes):
+    """Make this process the first task of a job of Slurm; return the calls that start others."""
+    job = {
+        "NTASKS": 2,
+        "NTASKS_PER_NODE": 2,
+        "PROCID": 0,
+        "LOCALID": 0,
+        "NODEID": 0,
+        "JOB_NAME": "a",
+    }
+    for name, value in (job | changes).items():
         monkeypatch.setenv(f"SLURM_{name}", str(value))
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     monkeypatch.setattr("gemkit.training.device.os.cpu_count", lambda: 2)
-    monkeypatch.setattr("gemkit.training.device.Fabric.launch", lambda fabric: None)
     calls = []
     monkeypatch.setattr("gemkit.training.device.processes.start", calls.append)
+    return calls
+
+
+@pytest.fixture
+def unlaunched(monkeypatch):
+    """Let Fabric wait for no other process."""
+    monkeypatch.setattr("gemkit.training.device.Fabric.launch", lambda fabric: None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "started"),
+    [
+        ({}, []),
+        ({"JOB_NAME": "interactive"}, [2]),
+        ({"NTASKS": 1, "NTASKS_PER_NODE": 1}, [2]),
+    ],
+)
+def test_processes_of_srun_are_joined(changes, started, monkeypatch, unlaunched):
+    """In an interactive job, or one with a single task, srun has started no other process."""
+    calls = as_task(monkeypatch, **changes)
     fabric = make_fabric(Runtime(device="cpu", devices=2), start_processes=True)
     assert calls == started
     assert fabric.world_size == 2
+
+
+def test_another_number_of_tasks_than_devices_is_one_sentence(monkeypatch, unlaunched):
+    as_task(monkeypatch, NTASKS=4, NTASKS_PER_NODE=4)
+    with pytest.raises(TrainingError, match=r"srun has started 4 processes, and --devices is 2;"):
+        make_fabric(Runtime(device="cpu", devices=2), start_processes=True)
+    monkeypatch.delenv("SLURM_NTASKS_PER_NODE")
+    with pytest.raises(TrainingError, match=r"Fabric cannot start here: .*--ntasks-per-node=4"):
+        make_fabric(Runtime(device="cpu", devices=4), start_processes=True)
+    make_fabric(CPU)  # one device needs no other process
+    monkeypatch.setenv("SLURM_NTASKS", "1")
+    for name, value in {"RUN_ID": "x", "GROUP_RANK": "0"}.items():
+        monkeypatch.setenv(f"TORCHELASTIC_{name}", value)
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    with pytest.raises(TrainingError, match="torchrun has started 3 processes, and --devices is 2"):
+        make_fabric(Runtime(device="cpu", devices=2), start_processes=True)
+
+
+def test_tasks_on_several_nodes_are_refused(monkeypatch):
+    as_task(monkeypatch, NTASKS_PER_NODE=1, NNODES=2)
+    with pytest.raises(TrainingError, match=r"Fabric cannot start here: .*--ntasks-per-node=1"):
+        make_fabric(Runtime(device="cpu", devices=2))
 
 
 class Rank:
