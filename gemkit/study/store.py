@@ -1,5 +1,6 @@
 """A ledger of results as JSON lines: one row for each run, appended when it ends."""
 
+import fcntl
 import json
 import reprlib
 import statistics
@@ -51,7 +52,6 @@ class Ledger:
         `describe` makes a line of progress from a row; by default it lists the keys.
         """
         missing = self.missing(planned)
-        self._drop_cut_line()
         if not missing:
             return
         self._check_writable()
@@ -120,10 +120,15 @@ class Ledger:
         return ", ".join(f"{key} {row[key]}" for key in self.keys)
 
     def append(self, row: Row) -> None:
-        """Add one result."""
+        """Add one result. An incomplete last line, left by a killed process, is replaced.
+
+        The file is locked meanwhile: another process may add a result at the same time.
+        """
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._drop_cut_line()
-        with open_plain(self.path, "ab") as file:
+        with open_plain(self.path, "a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
             file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
 
     def missing(self, planned: Iterable[Row]) -> list[Row]:
@@ -149,13 +154,6 @@ class Ledger:
                 f"{self.path}: line {number} is no result ({error}); remove that line"
             ) from error
         return row
-
-    def _drop_cut_line(self) -> None:
-        """Remove an incomplete last line, from a process that was interrupted."""
-        content = self._content()
-        if rest := len(content) - (content.rfind(b"\n") + 1):
-            with open_plain(self.path, "r+b") as file:
-                file.truncate(len(content) - rest)
 
     def _content(self) -> bytes:
         """Read the file, or nothing if there is none."""

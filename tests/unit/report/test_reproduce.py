@@ -168,12 +168,12 @@ def test_a_collapsed_network_is_recorded():
 # --- the ledger ----------------------------------------------------------------------------------
 
 
-def test_an_incomplete_line_is_ignored_and_removed(tmp_path):
+def test_an_incomplete_line_is_ignored_and_replaced(tmp_path):
     ledger = Ledger(tmp_path / "l.jsonl", ("seed",))
     ledger.path.write_text('{"seed": 0}\n{"seed": 1, "aft')
     assert ledger.rows() == [{"seed": 0}]
-    ledger.complete([], measure, jobs=1)
-    assert ledger.path.read_text() == '{"seed": 0}\n'
+    ledger.append({"seed": 2})
+    assert ledger.path.read_text() == '{"seed": 0}\n{"seed": 2}\n'
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
 """The runs of a ledger say how far they are, and stop when their parent is asked to stop."""
 
+import fcntl
 import itertools
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 
 import pytest
@@ -60,6 +62,19 @@ def test_nothing_is_said_to_be_kept_if_no_run_is_finished(tmp_path, monkeypatch,
 
 def test_a_run_outside_a_ledger_is_not_stopped():
     watched("a run")(StepEnded("search", 1))
+
+
+def test_a_row_that_another_process_is_writing_is_kept(tmp_path):
+    ledger = Ledger(tmp_path / "l.jsonl", ("seed",))
+    with ledger.path.open("ab", buffering=0) as file, ThreadPoolExecutor(1) as pool:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(b'{"seed"')
+        other = pool.submit(ledger.append, {"seed": 2})
+        assert not wait([other], timeout=0.2).done
+        file.write(b": 1}\n")
+        fcntl.flock(file, fcntl.LOCK_UN)
+        other.result()
+    assert ledger.rows() == [{"seed": 1}, {"seed": 2}]
 
 
 def test_a_row_that_another_process_appends_before_a_start_is_kept(tmp_path, monkeypatch):
