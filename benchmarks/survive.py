@@ -1,6 +1,7 @@
 """What a run survives: kills, damaged files, failed writes, and a long life.
 
     python -m benchmarks.survive kills --kills 300
+    python -m benchmarks.survive kills --kills 17 --only "two processes"
     python -m benchmarks.survive files --cases 10000
     python -m benchmarks.survive writes
     python -m benchmarks.survive long --epochs 600
@@ -26,6 +27,7 @@ from benchmarks.faults import CASES, faults
 from benchmarks.killing import MORE, PRUNERS, killed
 
 ROOT = Path(__file__).parents[1]
+TESTS = ("tests/end_to_end/test_fuzz.py", "tests/end_to_end/test_fuzz_inputs.py")
 TOGETHER = ("--epochs", "4", "--devices", "2", "-o", "schedule.every=2")
 Found = dict[str, Any]
 
@@ -34,6 +36,9 @@ def kills(place: Path, arguments: argparse.Namespace) -> Found:
     """Kill runs of all pruners, one on two processes, and a study."""
     cases = {name: (name, own) for name, own in (PRUNERS | MORE).items()}
     cases["gem_miner on two processes"] = ("gem_miner", TOGETHER)
+    cases = {name: own for name, own in cases.items() if arguments.only in name}
+    if not cases:
+        sys.exit(f"nothing that can be killed has '{arguments.only}' in its name")
     each = -(-arguments.kills // len(cases))
     found: Found = {"kills": 0, "runs": 0, "by pruner": {}, "losses": []}
     for number, (name, (pruner, own)) in enumerate(cases.items()):
@@ -45,6 +50,8 @@ def kills(place: Path, arguments: argparse.Namespace) -> Found:
         found["by pruner"][name] = done.kills
         found["losses"] += done.problems
         print(f"{name}: {done.kills} kills, {done.runs} runs", file=sys.stderr)
+    if arguments.only:
+        return found
     study = studies.kill(place, argparse.Namespace(kills=10, seed=arguments.seed))
     found["kills"] += len(study["kills (seconds, what, stages done)"])
     found["study"] = study
@@ -55,21 +62,25 @@ def kills(place: Path, arguments: argparse.Namespace) -> Found:
 
 def files(place: Path, arguments: argparse.Namespace) -> Found:
     """Give damaged files to every reader, by the tests that do so with a few."""
-    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/end_to_end/test_fuzz.py"]
+    words = ["-m", "pytest", "-v", "-p", "no:cacheprovider", *TESTS]
     own = {"GEMKIT_FUZZ": str(arguments.cases), "HYPOTHESIS_STORAGE_DIRECTORY": str(place)}
-    done = subprocess.run(
+    said = list[str]()
+    with subprocess.Popen(
         [sys.executable, *words],
         cwd=ROOT,
         env={**os.environ, **own},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-        check=False,
-    )
-    *_, summary = done.stdout.strip().splitlines() or [done.stderr]
+    ) as tests:
+        assert tests.stdout is not None
+        for line in tests.stdout:  # a line for every reader, while the others are tried
+            said.append(line)
+            print(line, end="", file=sys.stderr, flush=True)
     return {
         "files for each test of a reader": arguments.cases,
-        "pytest": summary,
-        "losses": [] if done.returncode == 0 else [done.stdout[-5000:]],
+        "pytest": said[-1].strip(" =\n") if said else "",
+        "losses": [] if tests.returncode == 0 else ["".join(said)[-5000:]],
     }
 
 
@@ -128,6 +139,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("what", choices=DONE)
     parser.add_argument("--kills", type=int, default=300)
+    parser.add_argument("--only", default="", help="kills: only what has this in its name")
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--step", type=int, default=1, help="fail only every so many-th write")
     parser.add_argument("--epochs", type=int, default=600)

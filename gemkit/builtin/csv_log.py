@@ -62,7 +62,10 @@ def _text(value: object) -> str:
 def _rows(path: Path) -> list[dict[str, str]]:
     """Read a file of ours; rows of anything else are dropped."""
     text = read(path, within=path.parent).decode(errors="replace")
-    rows = csv.DictReader(io.StringIO(text))
+    try:
+        rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    except csv.Error:
+        return []
     return [row for row in rows if set(row) == set(_FIELDS) and _place(row) > (-1, 0)]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gemkit.report.tables import facts
-from gemkit.training.metrics import value_text
+from gemkit.training.metrics import value_text, values_of
 
 
 def result_text(result: Mapping[str, Any], next_command: str) -> str:
@@ -17,9 +17,9 @@ def result_text(result: Mapping[str, Any], next_command: str) -> str:
     }
     if alive not in (None, kept):
         rows["alive"] = f"{alive / prunable:.4f}: {alive:,} weights never frozen"
-    metric = result.get("metric", "accuracy")
-    values = [result.get(when, result.get(f"accuracy_{when}")) for when in ("before", "after")]
-    before, after = (value_text(value, metric) for value in values)
+    values = values_of(result)
+    metric = values["metric"]
+    before, after = (value_text(values[when], metric) for when in ("before", "after"))
     rows |= {
         metric: f"{before} before fine-tuning, {after} after (test)",
         "time": f"{result['seconds']:.1f} s, of which {result['seconds_search']:.1f} s to search",

@@ -17,7 +17,6 @@ from gemkit.runs.checkfile import CheckFile
 from gemkit.runs.directory import RunDir
 from gemkit.runs.progress import Progress
 from gemkit.runs.resolved import ResolvedRun
-from gemkit.runs.result import values_of
 from gemkit.runs.setup import Setup, together
 from gemkit.sanity.check import SanityCheck
 from gemkit.sanity.context import CheckContext, refuse_partway
@@ -26,6 +25,7 @@ from gemkit.sanity.trials import TICKET, Check, Trial, pending, trials
 from gemkit.sanity.verdicts import MARGIN
 from gemkit.tickets.ticket import Ticket
 from gemkit.training.loop import Listener
+from gemkit.training.metrics import values_of
 
 Checks = Mapping[str, Check]
 Fields = Mapping[str, Mapping[str, Any]]

@@ -232,7 +232,9 @@ def _json(file: Path) -> object:
         data: object = json.loads(read(file, within=file.parent))
         json.dumps(data, allow_nan=False)  # refuse 1e999, which is read as infinity
     except (OSError, ValueError, RecursionError) as error:
-        raise OptionError(f"{file} cannot be read: {error}") from error
+        raise OptionError(
+            f"{file} cannot be read: {error}; put it back, or remove it to resume the run"
+        ) from error
     return data
 
 

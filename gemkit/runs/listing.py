@@ -16,9 +16,8 @@ from gemkit.runs.directory import RunDir
 from gemkit.runs.found import runs_in
 from gemkit.runs.metrics import last_line
 from gemkit.runs.recorded import settings_of
-from gemkit.runs.result import values_of
 from gemkit.sanity.verdicts import LEAST_SEEDS
-from gemkit.training.metrics import ACCURACY, value_text
+from gemkit.training.metrics import ACCURACY, value_text, values_of
 
 
 def runs_data(folder: Path) -> list[dict[str, Any]]:

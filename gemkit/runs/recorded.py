@@ -14,8 +14,8 @@ from gemkit.plugins.titles import pruner_title
 from gemkit.runs.checkfile import NAME as CHECKS
 from gemkit.runs.directory import RunDir
 from gemkit.runs.found import runs_in
-from gemkit.runs.result import values_of
 from gemkit.sanity.trials import TICKET, Measured, Trial, Unmade
+from gemkit.training.metrics import values_of
 
 Record = dict[str, Any]
 _MOST_LINES = 200_000
@@ -78,7 +78,7 @@ def _records(run: RunDir, inside: Path) -> list[Record]:
         },
     }
     own = common | {
-        "seed": config.get("seed", 0),
+        "seed": _seed(config, run),
         "state": _STATES[state],
         "curves": curves_of(lines),
         "bound": bound_of(lines),
@@ -91,6 +91,14 @@ def _records(run: RunDir, inside: Path) -> list[Record]:
     if result:
         own |= _measured(result) | {"ticket": str(inside / run.ticket.name)}
     return _with_checks(own, common, _checks(run))
+
+
+def _seed(config: Mapping[str, Any], run: RunDir) -> int:
+    """Return the seed, by which the results of checks are found."""
+    seed = config.get("seed", 0)
+    if not isinstance(seed, int):
+        raise OptionError(f"{run.path} cannot be reported: the seed in its config.toml is {seed!r}")
+    return seed
 
 
 def _message(line: Mapping[str, Any]) -> str | None:
@@ -130,14 +138,14 @@ def name_of(spec: object) -> str:
 
 def _measured(result: Mapping[str, Any]) -> Record:
     """Return what result.json says."""
-    values = values_of(result)
+    values, layers = values_of(result), result.get("layers")
     return {
         **{moment: values[moment] for moment in ("before", "after")},
         "kept": result["kept"],
         "prunable": result["prunable"],
         "layers": [
             [own["name"], own["kept"], own["prunable"]]
-            for own in result.get("layers", [])
+            for own in (layers if isinstance(layers, list) else [])
             if isinstance(own, dict) and {"name", "kept", "prunable"} <= own.keys()
         ],
         "search_epochs": result.get("epochs"),
@@ -149,9 +157,10 @@ def curves_of(lines: Iterable[Mapping[str, Any]]) -> dict[str, list[Record]]:
     """Return what both phases measured after every epoch, from the lines of the metrics."""
     curves: dict[str, list[Record]] = {"search": [], "finetune": []}
     for one in lines:
-        if one.get("event") == "epoch" and one.get("phase") in curves:
+        phase = one.get("phase")
+        if one.get("event") == "epoch" and isinstance(phase, str) and phase in curves:
             moment = {name: one.get(name) for name in ("epoch", "density", "strength")}
-            curves[one["phase"]].append(moment | {"metric": one.get("accuracy", one.get("value"))})
+            curves[phase].append(moment | {"metric": one.get("accuracy", one.get("value"))})
     return curves
 
 
@@ -164,10 +173,13 @@ def bound_of(lines: Iterable[Mapping[str, Any]]) -> list[list[float]]:
     epoch = 0
     for one in lines:
         if one.get("event") == "epoch" and one.get("phase") == "search":
-            epoch = one.get("epoch", epoch + 1)  # earlier lines may be lost
+            given = one.get("epoch")  # earlier lines may be lost
+            epoch = given if isinstance(given, int) else epoch + 1
         elif one.get("event") == "freeze":
             alive, prunable = one.get("alive"), one.get("prunable")
-            if isinstance(alive, int) and isinstance(prunable, int) and prunable > 0:
+            if not isinstance(alive, int) or not isinstance(prunable, int):
+                continue
+            if 0 <= alive <= prunable and prunable > 0:
                 bound.append([epoch, alive / prunable])
     return bound
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from gemkit.parts.options import from_data, report
 from gemkit.parts.recipe import PART_NAME
 from gemkit.tickets.ticket import Ticket
-from gemkit.training.metrics import ACCURACY, Metric
+from gemkit.training.metrics import ACCURACY, Metric, values_of
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
@@ -138,18 +138,6 @@ class RunResult(BaseModel):
     def to_data(self) -> dict[str, Any]:
         """Return plain data, as in result.json."""
         return self.model_dump(mode="json", exclude_unset=True)
-
-
-def values_of(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metric of a result, its direction and its values; older files have accuracies."""
-    return {
-        "metric": result.get("metric", ACCURACY.name),
-        "higher_is_better": result.get("higher_is_better", True),
-        **{
-            moment: result.get(moment, result.get(f"accuracy_{moment}"))
-            for moment in ("before", "after")
-        },
-    }
 
 
 def measured(metric: Metric, before: float, after: float) -> dict[str, Any]:

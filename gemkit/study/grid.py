@@ -250,7 +250,9 @@ def _put(table: dict[str, Any], path: str, value: Any) -> None:  # noqa: ANN401 
     *above, last = path.split(".")
     inside = _DEFAULTS if above else {}
     for step in above:
-        inner = table.get(step, inside.get(step))
-        table[step] = {"name": inner} if isinstance(inner, str) else dict(inner or {})
+        inner = table.get(step, inside.get(step, {}))
+        if not isinstance(inner, str | Mapping):
+            raise OptionError(f"'{path}' cannot be set: '{step}' is {inner!r}, not a table")
+        table[step] = {"name": inner} if isinstance(inner, str) else dict(inner)
         table, inside = table[step], {}
     table[last] = value

@@ -1,7 +1,7 @@
 """Metrics by name, from torchmetrics: how good a network is, and whether higher is better."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 import torchmetrics
@@ -149,3 +149,17 @@ def value_text(value: float, metric: str) -> str:
     """Return the value of a metric: shares in percent, others with four significant digits."""
     known = METRICS.get(metric)
     return f"{100 * value:.1f} %" if known is not None and known.share else f"{value:.4g}"
+
+
+def values_of(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metric of a result, its direction and its values; older files have accuracies."""
+    return {
+        "metric": result.get("metric", ACCURACY.name),
+        "higher_is_better": result.get("higher_is_better", True),
+        **{moment: _value(result, moment) for moment in ("before", "after")},
+    }
+
+
+def _value(result: Mapping[str, Any], moment: str) -> Any:  # noqa: ANN401 - of a file
+    value = result.get(moment)
+    return result.get(f"accuracy_{moment}") if value is None else value

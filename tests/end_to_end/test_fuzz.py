@@ -1,12 +1,10 @@
 """Every file that gemkit reads may be hostile: it is read, or refused in one message of gemkit's.
 
-GEMKIT_FUZZ=1000 tries so many inputs on every reader instead of a few.
+GEMKIT_FUZZ=1000 tries so many inputs on every reader instead of a few. Files that users bring
+are in test_fuzz_inputs.py.
 """
 
-import copy
-import io
 import json
-import os
 import tomllib
 from collections.abc import Callable
 from functools import cache
@@ -18,25 +16,19 @@ import pytest
 import tomli_w
 from cli_runs import TINY
 from click.testing import CliRunner
-from data_files import cifar_batch, idx, matlab, matrix, random_bytes
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kept import REGISTRY, Killed, Mortal, Recorder, find
-from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load, save
+from spoiling import accepts, bounded, changed, spoiled, without_none
 from studies import TINY as STUDY
 from studies import Here, cells_of
 
 from gemkit.cli import main
 from gemkit.cli.configure import read_toml
 from gemkit.cli.run import next_command
-from gemkit.core.errors import GemkitError
 from gemkit.core.tensor_file import sha256
-from gemkit.data.binary import file_errors, read_idx
-from gemkit.data.decode import decode
-from gemkit.data.matlab import read_matrices
-from gemkit.data.pickles import read_pickled_dict, uint8_array
 from gemkit.report.groups import group
 from gemkit.report.records import records_from
 from gemkit.report.results import result_text
@@ -44,6 +36,7 @@ from gemkit.runs.checkfile import CheckFile
 from gemkit.runs.config import RunSettings
 from gemkit.runs.directory import RunDir
 from gemkit.runs.listing import runs_data, runs_text
+from gemkit.runs.recorded import run_records
 from gemkit.runs.resolved import resolve_recorded
 from gemkit.study.cell import Cell
 from gemkit.study.stage_store import StageStore
@@ -51,11 +44,6 @@ from gemkit.study.store import Ledger
 from gemkit.study.study import load as study_records
 from gemkit.tickets.ticket import Ticket
 from gemkit.training import checkpoint
-
-CASES = int(os.environ.get("GEMKIT_FUZZ", "12"))
-bounded = settings(
-    max_examples=CASES, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
 
 # --- sound files ---------------------------------------------------------------------------------
 
@@ -70,8 +58,6 @@ def sound() -> dict[str, bytes]:
         assert done.exit_code == 0, done.output
         with pytest.raises(Killed):
             find("learned", Recorder(), Mortal(home / "kept", 9))
-        image = io.BytesIO()
-        Image.new("RGB", (9, 7), (1, 2, 3)).save(image, "png")
         names = ("config.toml", "metrics.jsonl", "environment.json", "result.json", "checks.json")
         files = {name: (home / "run" / name).read_bytes() for name in names}
         return files | {
@@ -84,10 +70,6 @@ def sound() -> dict[str, bytes]:
                     "allocation": {"name": "densities", "densities": [0.5, 0.25]},
                 }
             ).encode(),
-            "pickle": cifar_batch(random_bytes(2, 12), [0, 1]),
-            "idx": idx(random_bytes(2, 3, 4)),
-            "matlab": matlab(matrix("X", random_bytes(2, 3)), matrix("y", random_bytes(2, 1))),
-            "image": image.getvalue(),
             **_study_files(),
         }
 
@@ -111,87 +93,9 @@ def _study_files() -> dict[str, bytes]:
             "study.json": Path(folder, "study.json").read_bytes(),
             "stage.json": (search / "stage.json").read_bytes(),
             "stage result": (search / "result.json").read_bytes(),
+            "failed.json": b'{"reason": "it diverged"}',
             "records": json.dumps(study_records(folder).results()[0]).encode() + b"\n",
         }
-
-
-# --- hostile ones --------------------------------------------------------------------------------
-
-JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.integers(-(10**400), 10**400)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=8)
-    | st.sampled_from(["../../etc/passwd", "name", "os:system", "\x00", "nan"]),
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
-    ),
-    max_leaves=6,
-)
-
-
-@st.composite
-def spoiled(draw: st.DrawFn, whole: bytes) -> bytes:
-    """Cut, flip, insert, repeat, or make something else altogether."""
-    content = bytearray(whole)
-    for _ in range(draw(st.integers(1, 3))):
-        at = draw(st.integers(0, len(content)))
-        match draw(st.sampled_from(["cut", "flip", "insert", "repeat", "other"])):
-            case "cut":
-                del content[at : at + draw(st.integers(1, 1 + len(content)))]
-            case "flip" if at < len(content):
-                content[at] = draw(st.integers(0, 255))
-            case "insert":
-                content[at:at] = draw(st.binary(max_size=20))
-            case "repeat":
-                content[at:at] = content[at : at + 40] * draw(st.integers(1, 50))
-            case "other":
-                content = bytearray(draw(st.binary(max_size=60)))
-    return bytes(content)
-
-
-@st.composite
-def changed(draw: st.DrawFn, whole: Any) -> Any:
-    """Put something else into a few places of nested data, or take them away."""
-    tree = copy.deepcopy(whole)
-    for _ in range(draw(st.integers(1, 3))):
-        owner: Any = tree
-        while True:
-            keys = list(owner) if isinstance(owner, dict) else list(range(len(owner)))
-            if not keys:
-                break
-            key = draw(st.sampled_from(keys))
-            inner = owner[key]
-            if isinstance(inner, dict | list) and inner and draw(st.integers(0, 4)):
-                owner = inner
-                continue
-            if draw(st.booleans()):
-                owner[key] = draw(JSON)
-            else:
-                del owner[key]
-            break
-    return tree
-
-
-def without_none(data: Any) -> Any:
-    """TOML has no null, and its integers have an end."""
-    if isinstance(data, dict):
-        return {name: without_none(value) for name, value in data.items() if value is not None}
-    if isinstance(data, list):
-        return [without_none(value) for value in data if value is not None]
-    return data
-
-
-def accepts(read: Callable[[], object]) -> None:
-    """Read; only gemkit's own errors may come of it, in words that are not endless."""
-    said = "nothing"
-    try:
-        read()
-    except GemkitError as error:
-        said = str(error)
-    assert 0 < len(said) < 20_000
 
 
 def in_file(content: bytes, name: str, read: Callable[[Path], object]) -> None:
@@ -208,12 +112,14 @@ def in_file(content: bytes, name: str, read: Callable[[Path], object]) -> None:
 
 
 def resume_config(file: Path) -> None:
+    accepts(lambda: report_run(file))
     resolve_recorded(REGISTRY, RunDir(file.parent).config(), None)
 
 
 def list_runs(file: Path) -> None:
     json.dumps(listed := runs_data(file.parent))
     runs_text(listed, file.parent)
+    accepts(lambda: report_run(file))
 
 
 def tell_result(file: Path) -> None:
@@ -233,9 +139,14 @@ def read_environment(file: Path) -> None:
 
 
 def read_checks(file: Path) -> None:
+    accepts(lambda: report_run(file))
     made = CheckFile(setting(), {}, (), Path())
     book = made.resumed(file.parent, force=False)
     book.with_checks({}, REGISTRY).write(0.01)
+
+
+def report_run(file: Path) -> None:
+    group(records_from(run_records(file.parent)))
 
 
 def read_study(place: str) -> Callable[[Path], None]:
@@ -249,6 +160,7 @@ def read_study(place: str) -> Callable[[Path], None]:
             "study.json": home / "study.json",
             "stage.json": search / "stage.json",
             "stage result": search / "result.json",
+            "failed.json": search / "failed.json",
         }.items():
             whole.write_bytes(file.read_bytes() if name == place else sound()[name])
         StageStore(home).check_same(cell.stages[cell.info.search])
@@ -256,6 +168,7 @@ def read_study(place: str) -> Callable[[Path], None]:
         json.dumps(found.status().to_data(), allow_nan=False)
         json.dumps(found.results(), allow_nan=False)
         group(records_from(found.results()))
+        StageStore(home).failure(cell.info.search)
 
     return read
 
@@ -270,14 +183,6 @@ def setting() -> dict[str, Any]:
     return known
 
 
-def read_data(read: Callable[[Path], object]) -> Callable[[Path], None]:
-    def named(file: Path) -> None:
-        with file_errors(file):
-            read(file)
-
-    return named
-
-
 READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "ticket": ("ticket.safetensors", Ticket.load),
     "checkpoint": ("00000001.safetensors", checkpoint.read),
@@ -288,16 +193,10 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "result.json": ("result.json", tell_result),
     "environment.json": ("environment.json", read_environment),
     "checks.json": ("checks.json", read_checks),
-    "pickle": (
-        "data_batch_1",
-        read_data(lambda file: uint8_array(read_pickled_dict(file.read_bytes()).get("data"))),
-    ),
-    "idx": ("images", read_data(lambda file: read_idx(file, 3))),
-    "matlab": ("train.mat", read_data(lambda file: read_matrices(file.read_bytes(), ("X", "y")))),
-    "image": ("image.png", lambda file: decode(str(file), size=8)),
     "study.json": ("any.json", read_study("study.json")),
     "stage.json": ("any.json", read_study("stage.json")),
     "stage result": ("any.json", read_study("stage result")),
+    "failed.json": ("any.json", read_study("failed.json")),
     "records": ("records.jsonl", read_records),
 }
 
@@ -323,7 +222,7 @@ def test_toml_that_says_something_else_is_read_or_refused(kind, data):
     "kind",
     [
         *("result.json", "environment.json", "checks.json"),
-        *("study.json", "stage.json", "stage result", "records"),
+        *("study.json", "stage.json", "stage result", "failed.json", "records"),
     ],
 )
 @bounded

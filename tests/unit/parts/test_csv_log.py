@@ -2,6 +2,8 @@
 
 import csv
 
+import pytest
+
 from gemkit.builtin.csv_log import CsvLog
 from gemkit.core.events import EpochEnded, Froze
 from gemkit.parts.observer import numbers
@@ -36,8 +38,9 @@ def test_a_resumed_run_replaces_what_came_after_its_checkpoint(tmp_path):
     assert rows(tmp_path) == [("search", "1", "1.0"), ("search", "2", "7.0")]
 
 
-def test_a_file_of_something_else_is_replaced(tmp_path):
-    (tmp_path / "epochs.csv").write_bytes(b"a,b\n1,2\n\xff\xfe")
+@pytest.mark.parametrize("other", [b"a,b\n1,2\n\xff\xfe", b"\rphase,epoch\n", b"a" * 200_000])
+def test_a_file_of_something_else_is_replaced(other, tmp_path):
+    (tmp_path / "epochs.csv").write_bytes(other)
     CsvLog().listen(tmp_path)(epoch(1))
     assert rows(tmp_path) == [("search", "1", "1.0")]
 

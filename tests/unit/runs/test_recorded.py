@@ -1,6 +1,7 @@
 """The folder of a run as records."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,20 @@ def test_a_run_that_cannot_be_read_is_marked_among_others(folder, tmp_path):
         run_records(broken)
 
 
+def test_a_seed_that_is_no_number_is_refused(tmp_path):
+    (tmp_path / "config.toml").write_text("seed = [1]\n")
+    with pytest.raises(OptionError, match=r"the seed in its config.toml is \[1\]"):
+        run_records(tmp_path)
+
+
+@pytest.mark.parametrize("layers", [None, 3, {"name": 1}, [3, {"name": "a"}]])
+def test_layers_that_are_no_list_are_left_out(layers, folder, tmp_path):
+    shutil.copytree(folder / "one", tmp_path / "one")
+    file = tmp_path / "one" / "result.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"layers": layers}))
+    assert run_records(tmp_path / "one")[0]["layers"] == []
+
+
 def test_an_interrupted_run_is_partial(tmp_path):
     (tmp_path / "config.toml").write_text('density = 0.5\nseed = 3\n[recipe]\npruner = "p"\n')
     line = {"event": "epoch", "phase": "search", "epoch": 1, "accuracy": 0.5, "density": 0.4}
@@ -176,10 +191,20 @@ def test_seeds_are_pooled_if_data_and_plugins_are_the_same(tmp_path, change, gro
 def test_freezes_count_epochs_also_when_the_clock_is_rewound():
     epoch = {"event": "epoch", "phase": "search"}
     freeze = [{"event": "freeze", "alive": one, "prunable": 100} for one in (80, 64)]
-    damaged = [{"event": "freeze"}, {"event": "freeze", "alive": "1", "prunable": 0}]
+    damaged = [
+        {"event": "freeze"},
+        {"event": "freeze", "alive": "1", "prunable": 0},
+        {"event": "freeze", "alive": 10**400, "prunable": 1},
+        {"event": "epoch", "phase": [], "epoch": 7},
+    ]
     lines = [epoch, epoch, freeze[0], epoch, *damaged, freeze[1]]
     assert bound_of(lines) == [[2, 0.8], [3, 0.64]]
-    assert curves_of([{"event": "epoch", "phase": "x"}, *freeze]) == {"search": [], "finetune": []}
+    assert bound_of([{**epoch, "epoch": "x"}, {**epoch, "epoch": None}, *freeze]) == [
+        [2, 0.8],
+        [2, 0.64],
+    ]
+    unknown = [{"event": "epoch", "phase": phase} for phase in ("x", [], None)]
+    assert curves_of([*unknown, *freeze]) == {"search": [], "finetune": []}
 
 
 def test_networks_are_named_in_full():

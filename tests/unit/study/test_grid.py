@@ -142,6 +142,7 @@ def test_sparsity_is_an_axis_of_density():
         ({"grid": {"density": [0.1]}, "exclude": [{"pruner": "snip"}]}, "no axis of this study"),
         ({"grid": {"density": [0.1]}, "exclude": [{}]}, "would leave out every cell"),
         ({"grid": {"density": [0.1]}, "exclude": [{"density": 0.1}]}, "exclude leaves none"),
+        ({"base": {"model": True}, "grid": {"model.width": [8]}}, "'model' is True, not a table"),
         ({"seeds": 0}, "greater than or equal to 1"),
         ({"grids": {}}, "grids does not exist; did you mean 'grid'"),
         ({"grid": {"seed": list(range(2000)), "search.epochs": list(range(2000))}}, "is the most"),
