@@ -77,10 +77,10 @@ class Seen(StudyView):
         self.closed = True
 
 
-def driven(cells, folder, script=None):
+def driven(cells, folder, script=None, jobs=2):
     """Run cells with a script of outcomes, and return the board, the view and the executor."""
     store = StageStore(folder)
     store.make()
     board, view, executor = Board.of("tried", cells, store), Seen(), Here(store, script)
-    Driver(board, store, view).run(executor, 2)
+    Driver(board, store, view).run(executor, jobs)
     return board, view, executor

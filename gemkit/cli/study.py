@@ -211,6 +211,7 @@ def plan_of(study: Study, place: Any, jobs: int | None) -> Answer:  # noqa: ANN4
         f"{number_of(len(study.cells), 'cell')}, {number_of(len(board.stages), 'stage')}: {there} "
         f"there already, {len(missing)} to run, {count} at once",
         f"time: {time if missing else 'none'}",
+        *(f"note: {note}" for note in board.notes()),
     ]
     data = {
         "study": study.name,
@@ -220,6 +221,7 @@ def plan_of(study: Study, place: Any, jobs: int | None) -> Answer:  # noqa: ANN4
         "missing": [{"stage": one.name, "title": one.title} for one in missing],
         "jobs": count,
         "seconds": None if seconds is None else seconds / count,
+        "notes": board.notes(),
     }
     return Answer(data, "\n".join(lines))
 

@@ -126,6 +126,17 @@ def _schedule_misfits(
     yield from _growth_misfits(recipe, by_step, density)
 
 
+def unsettled(recipe: Recipe, freezes: list[Freeze], end: int) -> str | None:
+    """Return a note if the last freeze falls on the end of the search, and scores are learned."""
+    learns = isinstance(recipe.scores, LearnedScores) and not recipe.rounding.soft
+    if not learns or not freezes or freezes[-1].step < end:
+        return None
+    return (
+        "the last freeze falls on the end of the search, so no score can adapt to it; choose "
+        "another number of epochs or another schedule.every"
+    )
+
+
 def regrows(freezes: list[Freeze]) -> bool:
     """Whether weights return at one of the freezes."""
     rises = any(later.density > earlier.density for earlier, later in pairwise(freezes))

@@ -16,7 +16,7 @@ from gemkit.core.prunable import frozen_names
 from gemkit.core.tensors import Tensors, generator, kept, parameters_of, seeded
 from gemkit.data.source import Data
 from gemkit.models.check import check_model, own_copy
-from gemkit.parts.fit import check_fit, needs_training, regrows
+from gemkit.parts.fit import check_fit, needs_training, regrows, unsettled
 from gemkit.parts.now import Now
 from gemkit.parts.objective import CrossEntropy
 from gemkit.parts.recipe import Recipe
@@ -237,12 +237,9 @@ def _notes(
     prune_frozen: bool,
 ) -> Iterator[str]:
     """Yield what a user should know about a search before it starts."""
-    learns, own = isinstance(recipe.scores, LearnedScores), recipe.objective
-    if learns and not clock[-1] and not recipe.rounding.soft:
-        yield (
-            "the last freeze falls on the end of the search, so no score can adapt to it; train "
-            "longer or choose another schedule.every"
-        )
+    own = recipe.objective
+    if note := unsettled(recipe, freezes, clock[-1].stop):
+        yield note
     if own is not None and own != task.objective != CrossEntropy():
         yield (
             f"the search minimizes objective '{own.name}', which pruner '{recipe.pruner}' has of "

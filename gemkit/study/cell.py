@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from gemkit.core.bounded import Density, Name, Seed, Spec
 from gemkit.core.errors import GemkitError, OptionError
 from gemkit.models.custom import Custom
+from gemkit.parts.fit import needs_training, unsettled
 from gemkit.parts.part import Part
 from gemkit.plugins.registry import Registry
 from gemkit.plugins.titles import pruner_title
@@ -33,6 +34,7 @@ class Stage:
 
     `task` is what a worker is given, plain data; `about` is what the result is recorded with. A
     search with `levels` may continue from those of the stage it comes `after`, of its own `family`.
+    `note` is what a user should know before it runs.
     """
 
     kind: StageKind
@@ -45,6 +47,7 @@ class Stage:
     levels: tuple[float, ...] = ()
     family: str = ""
     after: str | None = None
+    note: str | None = None
 
     @property
     def name(self) -> str:
@@ -169,7 +172,7 @@ def _cell(
         "data_dir": folder,
         "plugins": list(registry.files),
     }
-    search = _stage("search", run, registry, task, label)
+    search = replace(_stage("search", run, registry, task, label), note=_note(run))
     if levels := shared_levels(run):
         family = key_of("levels", {**search_data(run, registry), "density": None})
         search = replace(search, levels=levels, family=family)
@@ -219,6 +222,14 @@ def _stage(
     own = {**task, "kind": kind, "key": key, "search": search or None, "check": name}
     needs = f"search-{search}" if search else None
     return Stage(kind, key, about, {**own, "about": about}, needs, name, label)
+
+
+def _note(run: ResolvedRun) -> str | None:
+    """Return what a user should know about a search before it runs."""
+    recipe, epochs = run.recipe, run.search.epochs
+    if not needs_training(recipe):
+        return None
+    return unsettled(recipe, recipe.schedule.freezes(run.density, epochs, 1), epochs)
 
 
 def _sendable(config: RunConfig, run: ResolvedRun) -> dict[str, Any]:

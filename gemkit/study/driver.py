@@ -65,6 +65,17 @@ class Board:
             if name not in self.results and not self._is_void(stage)
         ]
 
+    def notes(self) -> list[str]:
+        """Return what a user should know before the missing stages run, each thing once."""
+        concerned: dict[str, list[str]] = defaultdict(list)
+        for stage in self.missing():
+            if stage.note is not None:
+                concerned[stage.note].append(stage.title)
+        return [
+            f"{titles[0]}{f' and {len(titles) - 1} more' if titles[1:] else ''}: {note}"
+            for note, titles in concerned.items()
+        ]
+
     def _is_void(self, stage: Stage) -> bool:
         """Return whether a stage needs a ticket that does not exist: its network collapsed."""
         found = self.results.get(stage.needs or "")
@@ -121,13 +132,15 @@ class Driver:
         for stage in missing:
             self._enqueue(stage)
         self.view.begin(self.board)
+        for note in self.board.notes():
+            self.view.note(note)
         stop = None
         try:
             with signals.deferred(self.view.stopping) as request:
                 while self._flying or self._ready or self._elsewhere:
                     if (stop := request.signal) is not None:
                         break
-                    self._submit(executor, 2 * jobs, work)
+                    self._submit(executor, jobs, work)
                     self._collect(_TICK)
                     self._look_elsewhere()
                     self.view.tick()
@@ -154,7 +167,10 @@ class Driver:
             heappush(self._ready, (self._order[stage.name], stage.name))
 
     def _submit(self, executor: Executor, most: int, work: Callable[..., Any]) -> None:
-        """Submit stages in the order of the cells, but not more than can start soon."""
+        """Submit stages in the order of the cells, as many as can start at once.
+
+        One that waits in the executor could not be overtaken by one of an earlier cell.
+        """
         while self._ready and len(self._flying) < most:
             _, name = heappop(self._ready)
             stage = self.board.stages[name]

@@ -11,6 +11,8 @@ from gemkit.parts.executor import StudyExecutor
 from gemkit.plugins.markers import hookimpl
 from gemkit.study.pool import LocalPool
 
+MANY = 64
+"""Stages to submit at once to an executor that does not say how many it has room for."""
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
@@ -62,8 +64,9 @@ class Parsl(StudyExecutor):
     )
 
     def jobs(self, threads: int, devices: int) -> int:
-        """Workers of all nodes of all blocks."""
-        return self.workers * self.nodes * self.blocks
+        """Workers of all nodes of all blocks; with a file of your own, Parsl has the queue."""
+        own = self.site not in ("local", "slurm")
+        return MANY if own else self.workers * self.nodes * self.blocks
 
     def start(self, jobs: int, threads: int, devices: int) -> Executor:
         """Start Parsl, and check that a local worker answers."""

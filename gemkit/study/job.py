@@ -71,11 +71,15 @@ class Job:
     def ticket(self) -> Ticket:
         """Load the ticket of the search that this stage needs, found on the same data."""
         name = f"search-{self.task['search']}"
-        known = self.store.result(name)
-        ticket = Ticket.load(self.store.folder(name).ticket, within=self.store.path)
+        known, folder = self.store.result(name), self.store.folder(name)
+        if not folder.ticket.exists():
+            raise StorageError(
+                f"{folder.path} has lost its ticket; remove that folder to search again"
+            )
+        ticket = Ticket.load(folder.ticket, within=self.store.path)
         if known is None or known.ticket != ticket.digest():
             raise StorageError(
-                f"the ticket in {self.store.folder(name).path} is not the one its result was "
+                f"the ticket in {folder.path} is not the one its result was "
                 "measured with; remove that folder to search again"
             )
         if not self._is_of_this_device(known):

@@ -16,6 +16,7 @@ from gemkit.plugins.registry import Registry
 from gemkit.runs.config import RunConfig, RunSettings
 from gemkit.study.cell import Cell, make_cells
 from gemkit.study.driver import Board, Driver, StudyView
+from gemkit.study.executors import MANY
 from gemkit.study.grid import Grid, Point, grid_from
 from gemkit.study.keys import THREADS
 from gemkit.study.records import Records, record_of
@@ -174,7 +175,8 @@ class Study:
         Args:
             executor: the name of a registered executor, as after `--on`; or anything with the
                 interface of `concurrent.futures.Executor`, which is shut down at the end.
-            jobs: stages at once; by default as many as the executor has room for.
+            jobs: stages at once; by default as many as the executor has room for, or 64 if it does
+                not say.
             progress: whether to show a table on a terminal, or lines elsewhere.
             download: fetch data sets first, unless they are there.
         """
@@ -198,7 +200,8 @@ class Study:
     ) -> tuple[Executor, int]:
         """Start an executor, and return it with the number of stages at once."""
         if isinstance(executor, Executor):
-            return executor, jobs or 1
+            room: int = getattr(executor, "_max_workers", MANY)
+            return executor, jobs or room
         part = self.registry.build("executors", executor) if isinstance(executor, str) else executor
         assert isinstance(part, StudyExecutor)
         count = jobs or part.jobs(self.threads, self.devices)

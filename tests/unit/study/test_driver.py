@@ -18,6 +18,7 @@ from gemkit.study.status import Estimate, Status
 
 CELLS = cells_of(TINY, checks=["shuffle"], grid={"pruner": ["snip", "random"]}, seeds=2)
 INFOS = [cell.info for cell in CELLS]
+SEEN_AS = [f"{name} 0.05 s{seed}" for seed in (0, 1) for name in ("snip", "random")]
 
 
 def states(board):
@@ -36,6 +37,20 @@ def test_every_stage_runs_once_and_the_second_time_none(tmp_path):
             assert f"search {cell}" in view.order[:position], "its search comes first"
     _, _, again = driven(CELLS, tmp_path)
     assert not again.ran
+
+
+def test_a_cell_is_finished_before_the_next_one_starts(tmp_path):
+    _, view, _ = driven(CELLS, tmp_path, jobs=1)
+    places = [next(cell for cell in SEEN_AS if title.endswith(cell)) for title in view.order]
+    assert places == [cell for cell in SEEN_AS for _ in range(3)]
+
+
+def test_a_search_that_cannot_settle_is_noted_once_before_it_runs(tmp_path):
+    cells = cells_of(TINY, grid={"pruner": ["gem_miner"], "search.epochs": [3, 4]}, seeds=2)
+    board, view, _ = driven(cells, tmp_path)
+    [note] = view.notes
+    assert note.startswith("search gem_miner 0.05 epochs 3 s0 and 1 more: the last freeze")
+    assert board.notes() == [], "nothing is missing any more"
 
 
 def test_another_seed_density_and_check_run_what_is_missing(tmp_path):

@@ -6,13 +6,15 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
+from studies import TINY, Here
 
-from gemkit.study.executors import Local, environment, visible_gpus
+from gemkit.study.executors import MANY, Local, Parsl, environment, visible_gpus
 from gemkit.study.pool import LocalPool, WorkerDiedError
+from gemkit.study.study import Study
 
 # Functions of these processes have to be importable there: those of the standard library are.
 
@@ -171,3 +173,13 @@ sys.stdin.read()
             pytest.fail("it is still there")
     finally:
         os.kill(holder, signal.SIGKILL)
+
+
+def test_an_executor_gets_as_many_stages_as_it_has_room_for(tmp_path):
+    study = Study([TINY], tmp_path)
+    with ThreadPoolExecutor(3) as pool:
+        assert study._started(pool, None) == (pool, 3)
+        assert study._started(pool, 2) == (pool, 2)
+    assert study._started(Here(study.store), None)[1] == MANY
+    assert Parsl(site="mine.py").jobs(threads=1, devices=1) == MANY
+    assert Parsl(site="slurm", workers=4, nodes=2, blocks=3).jobs(threads=1, devices=1) == 24
