@@ -3,52 +3,65 @@
     gemkit study benchmarks/cifar10-full-resolution.toml --data-dir DIR --out STUDY
     python -m benchmarks.full_resolution STUDY…
     python -m benchmarks.full_resolution
-    gemkit report benchmarks/results/cifar10-full-resolution.jsonl --out REPORT
+    gemkit report benchmarks/results/cifar10-full-resolution --out REPORT
 
-The first command measures, the second adds the records of the studies in these folders to
-benchmarks/results/cifar10-full-resolution.jsonl and writes the table into docs/reproduction.md. The
-third only writes the table, and the last one makes the report of all records.
+The first command measures, the second adds the finished stages of the studies in these folders to
+benchmarks/results/cifar10-full-resolution, without logs and tickets, and writes the table
+into docs/reproduction.md. The third only writes the table, and the last one makes the report. That
+folder is a study itself: with a copy of it as STUDY, the first command measures what is missing.
 """
 
 import argparse
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.trial import RESULTS
-from gemkit.core.atomic_io import write_atomic
 from gemkit.report.groups import Group, group
 from gemkit.report.judged import Judged, judged
 from gemkit.report.pages import write_results
 from gemkit.report.records import records_from
 from gemkit.report.verdicts import worded
-from gemkit.study.store import Ledger
+from gemkit.study.merging import merge
+from gemkit.study.stage_store import StageStore
 from gemkit.study.study import load
 
 PAGE = Path(__file__).parent.parent / "docs" / "reproduction.md"
-LEDGER = Ledger(RESULTS / "cifar10-full-resolution.jsonl", ("variant", "density", "seed"))
-PAPER = {("Gem-Miner", 0.0144): "77.89", ("Smart Ratio", 0.0144): "65.61"}
+STORE = RESULTS / "cifar10-full-resolution"
+KEPT = ("stage.json", "result.json")
+"""The files of a stage that are kept."""
+TICKET = "ticket.safetensors"
+PAPER = {
+    ("Gem-Miner, auto", 0.0144): "77.89",
+    ("Gem-Miner, λ of the paper", 0.0144): "77.89",
+    ("Smart Ratio", 0.0144): "65.61",
+}
 """Accuracy after fine-tuning in the paper, Table 16, by method and density."""
 
 Record = Mapping[str, Any]
 
 
-def gather(known: Iterable[Record], new: Iterable[Record]) -> list[Record]:
-    """Return all records with a result, one for each cell; of two, the one with more controls."""
-    cells: dict[str, Record] = {}
-    for one in (*known, *new):
-        cell = json.dumps([one[key] for key in LEDGER.keys])
-        if one["before"] is not None and _measured(one) >= _measured(cells.get(cell)):
-            cells[cell] = one
-    return list(cells.values())
+def gather(studies: Sequence[Path], store: Path = STORE) -> None:
+    """Add the finished stages of studies to a store, without logs and tickets.
+
+    The ticket of a cell is kept while another of its stages needs it.
+    """
+    merge(studies, store)
+    stages = StageStore(store)
+    _, cells = stages.cells()
+    needed = {
+        cell.search for cell in cells if any(stages.result(one) is None for one in cell.stages())
+    }
+    for file in (store / "stages").glob("*/*"):
+        kept = (*KEPT, TICKET) if file.parent.name in needed else KEPT
+        if file.is_file() and file.name not in kept:
+            file.unlink()
 
 
-def _measured(record: Record | None) -> int:
-    """Count what is measured of a cell."""
-    if record is None:
-        return 0
-    return 1 + (record["after"] is not None) + len(record["controls"])
+def measured(store: Path = STORE) -> list[Record]:
+    """Return the records of all cells that have a result."""
+    records = load(store).results() if store.exists() else []
+    return [one for one in records if one["before"] is not None]
 
 
 def table(records: Sequence[Record]) -> str:
@@ -76,7 +89,7 @@ def _row(group: Group, verdicts: Sequence[Judged]) -> list[str]:
         f"{100 * group.density:g} %",
         f"{100 * group.actual:.3g} %",
         *(_spread(group, moment) for moment in ("before", "after")),
-        PAPER.get((name.partition(",")[0], group.density), ""),
+        PAPER.get((name, group.density), ""),
         *(_control(verdicts, check) for check in ("shuffle", "reinit")),
         f"{searched.mean if searched else 0:g} + {plan['epochs']}",
         f"{spent.mean / 3600:.1f}" if spent else "",
@@ -103,13 +116,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("studies", nargs="*", type=Path, help="folders of studies")
     studies = parser.parse_args().studies
-    records = LEDGER.rows()
-    for folder in studies:
-        records = gather(records, load(folder).results())
     if studies:
-        lines = "".join(f"{json.dumps(one, allow_nan=False)}\n" for one in records)
-        write_atomic(lines.encode(), LEDGER.path)
-    if records:
+        gather(studies)
+    if records := measured():
         write_results(PAGE, "cifar10-full-resolution", table(records))
 
 

@@ -1,16 +1,27 @@
 """The study of all of CIFAR-10: its data, and its table."""
 
+from concurrent.futures import Executor, Future
 from pathlib import Path
 
 import pytest
 from reports import record
+from studies import TINY as STUDY
 
-from benchmarks.full_resolution import gather, table
+from benchmarks.full_resolution import gather, measured, table
 from gemkit import load_plugins
 from gemkit.study.grid import read_grid
 from gemkit.study.study import Study
 
 ROOT = Path(__file__).parents[3]
+
+
+class Inline(Executor):
+    """Run every stage in this process."""
+
+    def submit(self, fn, /, *args):
+        future = Future()
+        future.set_result(fn(*args))
+        return future
 
 
 @pytest.mark.parametrize("name", ["cifar10-full-resolution", "cifar10-full-resolution-more"])
@@ -26,12 +37,30 @@ def test_the_study_is_sound_and_treats_all_methods_alike(name, tmp_path):
     assert all(plan == plans[0] for plan in plans)
 
 
-def test_a_record_with_more_controls_replaces_one_with_fewer():
-    full = record()
-    half = full | {"controls": {}, "after": None}
-    assert gather([half], [full]) == [full]
-    assert gather([full], [half]) == [full]
-    assert gather([], [record() | {"before": None}]) == []
+def test_results_are_kept_without_tickets_and_not_measured_again(tmp_path):
+    study, store = Study([STUDY], tmp_path / "study", checks=["shuffle"]), tmp_path / "store"
+    study.run(Inline())
+    gather([study.store.path], store)
+    gather([study.store.path], store)
+    names = {file.name for file in (store / "stages").glob("*/*")}
+    assert names == {"stage.json", "result.json"}
+    again = Study([STUDY], store, checks=["shuffle"])
+    assert [one["after"] for one in measured(store)] == [one["after"] for one in study.results()]
+    assert again.board().missing() == []
+
+
+def test_what_is_half_done_is_continued_from_its_ticket(tmp_path):
+    study, store = Study([STUDY], tmp_path / "study"), tmp_path / "store"
+    study.run(Inline())
+    [finetuned] = (study.store.path / "stages").glob("finetune-*/result.json")
+    finetuned.unlink()
+    gather([study.store.path], store)
+    Study([STUDY], store).run(Inline())
+    gather([], store)
+    assert [one["after"] is None for one in measured(store)] == [False]
+    assert not list(store.rglob("ticket.safetensors")), "no stage needs it any more"
+    [failed] = Study([STUDY], store, checks=["shuffle"]).run(Inline())
+    assert "has lost its ticket; remove that folder to search again" in failed["problem"]
 
 
 def test_the_table_has_a_row_for_each_method_and_density():
