@@ -89,6 +89,7 @@ def test_the_check_catches_a_share_that_is_seen_twice():
         check_ranks_share_each_batch(broken, 6, 2)
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker")  # on one core
 def test_workers_fetch_the_same_batches():
     own = Jittered(20)
     straight, fetched = (
