@@ -187,6 +187,7 @@ def answer_of(store: StageStore, now: Status) -> Answer:
     records = records_of(now)
     about = f"{records[0]['metric']}{measure_text(records[0]['metric'])}" if records else ""
     lines = [group_table(records), "", about, f"cells: {', '.join(counts)}; {stages}{running}"]
+    lines += [f"running: {one}" for one in now.progress()]
     if now.failures:
         lines.append(problems_text(now.problems()))
         lines.append("failed stages are tried again by the same command")

@@ -24,7 +24,6 @@ from gemkit.study.keys import THREADS, check_data, finetune_data, key_of, search
 from gemkit.study.levels import linked, shared_levels
 
 StageKind = Literal["search", "finetune", "check"]
-SEARCH, FINETUNE = "search", "finetune"
 _STAGE = r"^(search|finetune|check)-[0-9a-f]{16}$"
 
 
@@ -87,6 +86,12 @@ class CellInfo(BaseModel):
     def stages(self) -> list[str]:
         """Return the names of its stages, the search first."""
         return [self.search, self.finetune, *self.checks.values()]
+
+    def titles(self) -> dict[str, str]:
+        """Return what each of its stages does, for people."""
+        label = f"{self.variant or self.pruner} {self.density:g} s{self.seed}"
+        stages = {"search": self.search, "finetune": self.finetune, **self.checks}
+        return {stage: f"{kind} {label}" for kind, stage in stages.items()}
 
 
 @dataclass(frozen=True)

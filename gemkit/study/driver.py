@@ -35,13 +35,15 @@ class Board:
     failures: dict[str, str] = field(default_factory=dict)
     running: set[str] = field(default_factory=set)
     jobs: int = 1
+    said: Callable[[str], str] = lambda stage: ""
+    """The last line in the log of a stage."""
 
     @classmethod
     def of(cls, name: str, cells: Iterable[Cell], store: StageStore) -> "Board":
         """Read what the store has of some cells; results of other defaults are refused."""
         cells = list(cells)
         stages = {key: stage for cell in cells for key, stage in cell.stages.items()}
-        board = cls(name, [cell.info for cell in cells], stages)
+        board = cls(name, [cell.info for cell in cells], stages, said=store.last_said)
         for key in store.present() & stages.keys():
             try:
                 result = store.result(key)
@@ -64,6 +66,13 @@ class Board:
             for name, stage in self.stages.items()
             if name not in self.results and not self._is_void(stage)
         ]
+
+    def progress(self) -> list[str]:
+        """Return how far the stages at work are, in the order of the cells."""
+        said = (
+            (stage, self.said(name)) for name, stage in self.stages.items() if name in self.running
+        )
+        return [f"{stage.title}: {words}" for stage, words in said if words]
 
     def notes(self) -> list[str]:
         """Return what a user should know before the missing stages run, each thing once."""

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from gemkit.core.atomic_io import list_folder, read, remove, write_atomic
+from gemkit.core.atomic_io import list_folder, open_plain, read, remove, write_atomic
 from gemkit.core.bounded import Count, Name
 from gemkit.core.errors import GemkitError, OptionError, StorageError
 from gemkit.core.limits import MAX_TEXT_LENGTH
@@ -240,6 +240,16 @@ class StageStore:
             return None
         except (OSError, ValueError, GemkitError) as error:
             return f"{file} cannot be read: {type(error).__name__}"
+
+    def last_said(self, stage: str) -> str:
+        """Return the last line in the log of a stage, without its time; empty if there is none."""
+        try:
+            with open_plain(self.folder(stage).log, within=self.path) as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - MAX_TEXT_LENGTH))
+                [*_, last] = [b"", *file.read(MAX_TEXT_LENGTH).splitlines()]
+        except (OSError, StorageError):
+            return ""
+        return escaped(last.decode(errors="replace").partition("  ")[2])
 
     def last_saved(self, stage: str) -> int:
         """Return when a stage last saved a checkpoint, in nanoseconds; 0 if it has none."""

@@ -22,7 +22,8 @@ class Status:
     cells: Sequence[CellInfo]
     results: Mapping[str, StageResult] = field(repr=False)
     failures: Mapping[str, str]
-    running: frozenset[str]
+    running: Mapping[str, str]
+    """The last line in the log of each stage at work."""
 
     @classmethod
     def of(
@@ -35,7 +36,7 @@ class Status:
         """Read the store; `unrecorded` are failures that a full disk kept out of it."""
         results: dict[str, StageResult] = {}
         failures: dict[str, str] = {}
-        running = set()
+        running = dict[str, str]()
         wanted = dict.fromkeys(stage for cell in cells for stage in cell.stages())
         for stage in wanted.keys() & store.present():
             try:
@@ -46,12 +47,12 @@ class Status:
             if result is not None:
                 results[stage] = result
             elif store.is_running(stage):
-                running.add(stage)
+                running[stage] = store.last_said(stage)
             elif (reason := store.failure(stage)) is not None:
                 failures[stage] = reason
         known = {*results, *running, *failures}
         lost = {stage: why for stage, why in (unrecorded or {}).items() if stage not in known}
-        return cls(name, cells, results, {**failures, **lost}, frozenset(running))
+        return cls(name, cells, results, {**failures, **lost}, running)
 
     @property
     def states(self) -> dict[str, int]:
@@ -70,6 +71,15 @@ class Status:
         }
         return {"total": len(wanted), **counts}
 
+    def progress(self) -> list[str]:
+        """Return how far the stages at work are, in the order of the cells."""
+        titles = {stage: title for cell in self.cells for stage, title in cell.titles().items()}
+        return [
+            f"{title}: {self.running[stage]}"
+            for stage, title in titles.items()
+            if stage in self.running
+        ]
+
     def problems(self) -> dict[str, int]:
         """Count the cells by the first reason that failed them."""
         found = [record_of("", cell, self.results, self.failures)["problem"] for cell in self.cells]
@@ -81,6 +91,7 @@ class Status:
             "study": self.name,
             "cells": self.states,
             "stages": self.stages,
+            "progress": self.progress(),
             "seconds_left": seconds_left(self.cells, self.results),
             "problems": self.problems(),
         }

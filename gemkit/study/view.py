@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -29,6 +29,10 @@ _STOPPING = b"\ngemkit: stopping when running stages are saved; a second signal 
 _FIXED = 5
 _ROWS = 40
 """Rows of the table on a terminal; the groups at work are shown first."""
+_AT_WORK = 8
+"""Stages at work to show the progress of, at most."""
+_QUIET = {"lines": 60.0, "table": 5.0}
+"""Seconds after which progress within stages is shown again."""
 
 _HALF = f"half the {INTERVAL}, with {number_of(LEAST_SEEDS, 'seed')} or more"
 """What ± is."""
@@ -43,12 +47,14 @@ def shown(progress: bool) -> StudyView:
 
 
 class Lines(StudyView):
-    """Print a line for each stage that ends, and one for each cell that is complete."""
+    """Print a line for each stage that ends, and the progress of long ones once a minute."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.board = Board("", [], {})
         self.estimate = Estimate([], {})
         self.total = self.ends = 0
+        self._now, self._printed = now, now()
+        self._progress: list[str] = []
 
     def begin(self, board: Board) -> None:
         """Print what is there and what is left."""
@@ -73,6 +79,16 @@ class Lines(StudyView):
         left = left_text(self.estimate, self.board.jobs)
         _print(f"[{self.ends}/{self.total}] {stage.title}: {outcome}{left}")
 
+    def tick(self) -> None:
+        """Print how far the stages at work are, once a minute, if they have come further."""
+        if self._now() - self._printed < _QUIET["lines"]:
+            return
+        former, self._progress = self._progress, self.board.progress()[:_AT_WORK]
+        self._printed = self._now()
+        for line in self._progress:
+            if line not in former:
+                _print(f"  {line}")
+
     def note(self, text: str) -> None:
         """Print a note."""
         _print(f"note: {text}")
@@ -92,6 +108,7 @@ class LiveTable(StudyView):
         self.live = Live(console=console, auto_refresh=False, transient=True)
         self._dirty = True
         self._drawn = 0.0
+        self._progress: list[str] = []
 
     def begin(self, board: Board) -> None:
         """Start drawing."""
@@ -110,7 +127,11 @@ class LiveTable(StudyView):
     def tick(self) -> None:
         """Draw the table, at most once a second or so: it is made of all records."""
         cost = 0.02 * len(self.board.cells) / 100
-        if self._dirty and time.monotonic() - self._drawn > max(0.5, 10 * cost):
+        waited = time.monotonic() - self._drawn
+        if waited > max(_QUIET["table"], 10 * cost):
+            former, self._progress = self._progress, self.board.progress()[:_AT_WORK]
+            self._dirty |= former != self._progress
+        if self._dirty and waited > max(0.5, 10 * cost):
             self.live.update(self._picture(), refresh=True)
             self._dirty, self._drawn = False, time.monotonic()
 
@@ -144,6 +165,7 @@ class LiveTable(StudyView):
             f"{len(board.results)} of {number_of(len(board.stages), 'stage')} done, "
             f"{len(board.running)} queued or running{failed}"
             f"{left_text(self.estimate, board.jobs)}\n±: {_HALF}"
+            + "".join(f"\n{line}" for line in self._progress)
         )
         return table
 

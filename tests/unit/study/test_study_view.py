@@ -2,6 +2,7 @@
 
 import io
 import re
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,14 @@ from gemkit import Study
 from gemkit.report.groups import group
 from gemkit.report.paper import tables
 from gemkit.report.records import records_from
+from gemkit.runs.metrics import Log
 from gemkit.study.driver import Board, Driver
 from gemkit.study.grid import grid_from, read_grid
 from gemkit.study.records import record_of
 from gemkit.study.stage_store import StageStore
+from gemkit.study.status import Status
 from gemkit.study.view import (
+    _QUIET,
     Lines,
     LiveTable,
     duration,
@@ -70,6 +74,98 @@ def test_the_table_fills_on_a_terminal(tmp_path):
         "snip    0.05       2/2    25.0   75.0     75.0",
         "random  0.05       2/2    25.0   75.0     75.0",
     ]
+
+
+# --- progress within stages ---
+
+
+@contextmanager
+def at_work(folder):
+    """Pretend that a stage runs: hold its lock, and yield a board that has it, and its log."""
+    store = StageStore(folder)
+    store.make()
+    board = Board.of("tried", CELLS, store)
+    stage = CELLS[0].info.finetune
+    board.running.add(stage)
+    own = store.folder(stage)
+    own.path.mkdir()
+    with own.locked():
+        yield board, Log(own.log)
+
+
+def test_lines_say_how_far_a_stage_is_once_a_minute_if_it_is_further(tmp_path, capsys):
+    times = [0.0]
+    with at_work(tmp_path) as (board, log):
+        lines = Lines(lambda: times[0])
+        lines.begin(board)
+        capsys.readouterr()
+        printed = []
+        for second, said in enumerate(["begun", "finetune 1/2: \x1b[31mred", "", "", "", "2/2"]):
+            if said:
+                log.say(said)
+            times[0] += 40
+            lines.tick()
+            printed.append((second, capsys.readouterr().err))
+    title = "finetune snip 0.05 s0"
+    assert printed == [
+        (0, ""),
+        (1, f"  {title}: finetune 1/2: \\x1b[31mred\n"),
+        (2, ""),
+        (3, ""),
+        (4, ""),
+        (5, f"  {title}: 2/2\n"),
+    ]
+
+
+def test_the_table_has_how_far_stages_are_below(tmp_path, monkeypatch):
+    monkeypatch.setitem(_QUIET, "table", -1.0)
+    out = io.StringIO()
+    view = LiveTable(Console(file=out, force_terminal=True, width=100, color_system=None))
+    with at_work(tmp_path) as (board, log):
+        view.begin(board)
+        for said in ("finetune 1/2", "finetune 2/2"):
+            log.say(said)
+            view._drawn = 0.0
+            view.tick()
+        view.close()
+    assert "finetune snip 0.05 s0: finetune 1/2" in out.getvalue()
+    assert "finetune snip 0.05 s0: finetune 2/2" in out.getvalue()
+
+
+def test_the_status_says_how_far_running_stages_are(tmp_path):
+    infos = [cell.info for cell in CELLS]
+    with at_work(tmp_path) as (_, log):
+        assert Status.of("", infos, StageStore(tmp_path)).progress() == ["finetune snip 0.05 s0: "]
+        log.say("finetune 1/2: loss 1.2")
+        status = Status.of("", infos, StageStore(tmp_path))
+    assert status.progress() == ["finetune snip 0.05 s0: finetune 1/2: loss 1.2"]
+    assert status.stages["running"] == 1
+    assert status.to_data()["progress"] == status.progress()
+    assert Status.of("", infos, StageStore(tmp_path)).progress() == [], "its lock is free"
+
+
+def test_titles_of_recorded_stages_are_those_of_the_study():
+    for cell in CELLS:
+        assert cell.info.titles() == {name: one.title for name, one in cell.stages.items()}
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"no time", b"t  \x1b[3\xff\n", b"a" * 9999])
+def test_a_log_with_anything_in_it_is_printable(tmp_path, content):
+    store = StageStore(tmp_path)
+    folder = store.folder("search-0123456789abcdef")
+    folder.path.mkdir(parents=True)
+    assert store.last_said("search-0123456789abcdef") == ""
+    folder.log.write_bytes(content)
+    said = store.last_said("search-0123456789abcdef")
+    assert said.isprintable()
+    assert len(said) < 4096
+    folder.log.rename(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").write_text("20:00  secret")
+    folder.log.symlink_to(tmp_path / "elsewhere")
+    assert store.last_said("search-0123456789abcdef") == "", "no link is followed"
+
+
+# --- tables ---
 
 
 def test_a_table_of_other_axes_has_a_column_for_each(tmp_path):
