@@ -21,10 +21,14 @@ class PowerScores(LearnedScores):
     exponent: float = Field(default=2.0, ge=1, le=8, description="the exponent a")
 
     def init(self, weights, rng):
-        """Draw scores whose views are uniform in [0, 1]."""
+        """Draw scores whose views are uniform in [0, 1].
+
+        Roots in double precision are the same on every processor, up to the last bit or two.
+        """
+        drawn = {name: torch.rand(weight.shape, generator=rng) for name, weight in weights.items()}
         return {
-            name: (torch.rand(weight.shape, generator=rng) ** (1 / self.exponent)).to(weight.dtype)
-            for name, weight in weights.items()
+            name: (uniform.double() ** (1 / self.exponent)).to(weights[name].dtype)
+            for name, uniform in drawn.items()
         }
 
     def view(self, scores):
