@@ -1,6 +1,7 @@
 """What every test shares: one thread, and the devices to run on."""
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ torch.set_num_threads(1)
 os.environ["COLUMNS"] = "100"
 
 # No deadlines: timing depends on the machine.
-EXAMPLES = 200 if os.environ.get("GEMKIT_LONG") else 30
+LONG = bool(os.environ.get("GEMKIT_LONG"))
+EXAMPLES = 200 if LONG else 30
 """Of every property test that names no number of its own."""
 settings.register_profile("gemkit", deadline=None, max_examples=EXAMPLES)
 settings.load_profile("gemkit")
@@ -41,17 +43,39 @@ def pytest_addoption(parser):
     )
 
 
+def pytest_configure(config):
+    config.addinivalue_line(
+        "markers", "one_in(n): run one of n parameter sets of a slow test; with GEMKIT_LONG, all"
+    )
+
+
 def pytest_ignore_collect(collection_path, config):
     elsewhere = config.getoption("device") != simulated.NAME
     return True if elsewhere and collection_path == SIMULATED else None
 
 
 def pytest_collection_modifyitems(config, items):
+    keep(config, items, [LONG or chosen for chosen in one_in(items)])
     if config.getoption("device"):
         takes = ["device" in item.fixturenames or SIMULATED in item.path.parents for item in items]
-        left_out = [item for item, chosen in zip(items, takes, strict=True) if not chosen]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item, chosen in zip(items, takes, strict=True) if chosen]
+        keep(config, items, takes)
+
+
+def one_in(items):
+    """Return whether each item is the first of `n`, for tests with that mark."""
+    before, chosen = Counter(), []
+    for item in items:
+        mark, test = item.get_closest_marker("one_in"), (item.path, item.originalname)
+        chosen.append(mark is None or before[test] % mark.args[0] == 0)
+        before[test] += 1
+    return chosen
+
+
+def keep(config, items, chosen):
+    """Leave out the items that are not chosen."""
+    left_out = [item for item, mine in zip(items, chosen, strict=True) if not mine]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item, mine in zip(items, chosen, strict=True) if mine]
 
 
 def pytest_generate_tests(metafunc):

@@ -171,6 +171,7 @@ def test_pruned_weights_are_out_of_the_network_that_is_measured(scores, options)
         assert one[name][mask].isfinite().all()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("scores", "options"), [case for case in ALL if case[0] in MEASURED])
 def test_scores_iterated_over_a_hundred_rounds_never_revive_a_weight(scores, options):
     model, alive, rounds = tiny_net(), None, 100

@@ -17,6 +17,7 @@ DEVICE = simulated.install()
 MOST = 5
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("pruner", sorted(REGISTRY.pruners))
 def test_a_freeze_reads_back_a_few_times_and_a_step_never(pruner):
     row = readbacks.measure(pruner)

@@ -255,6 +255,7 @@ def short_recipe(pruner):
     return REGISTRY.recipe(pruner, options=options)
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("pruner", sorted(REGISTRY.pruners))
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_pruner_prunes_every_network_and_it_trains(name, pruner):

@@ -23,6 +23,7 @@ def build(name):
     return prepare(timm.create_model(name, num_classes=3, **MODELS[name]))
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("pruner", ["gem_miner", "edge_popup", "magnitude"])
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_a_timm_model_is_searched_and_fine_tuned_unmodified(name, pruner):

@@ -84,6 +84,7 @@ def world(model, dataset):
     return data, network.skeleton(data.shape, data.classes)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", KINDS.values())
 def test_every_kind_of_preset_takes_two_steps(name):
     """Presets that differ from one of these only in numbers run the same code."""

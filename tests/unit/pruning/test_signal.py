@@ -381,6 +381,7 @@ def test_a_network_of_ones_own_is_refused_or_prepared_on_the_command_line(tmp_pa
 # --- families of timm ----------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("network", families.IN_CI)
 def test_no_family_has_a_silent_layer(network):
     row = families.measure({"network": network, "size": families.IN_CI[network]})

@@ -79,6 +79,7 @@ def most(recipe):
     return RANKED if recipe.rounding.spends_budget else SCORES
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("pruner", REGISTRY.pruners)
 def test_no_freeze_compiles_again(pruner, graphs):
     ticket, events = heard(pruner)

@@ -27,6 +27,7 @@ def from_timm(name):
     )
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", LISTED)
 def test_the_tables_say_of_every_optimizer_of_timms_what_the_contract_says(name):
