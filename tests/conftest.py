@@ -86,6 +86,12 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("device", [asked] if asked else PRESENT, indirect=True)
 
 
+@pytest.fixture(autouse=True)
+def _not_waiting_for_the_disk(monkeypatch):
+    """Do not sync files to the disk: no machine loses its power here."""
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+
+
 @pytest.fixture
 def device(request):
     """Run the test once for every device of this machine, or on the one asked for."""

@@ -16,11 +16,6 @@ from gemkit.training.trainer import Trainer
 RECORD = regression.read()
 
 
-@pytest.fixture(autouse=True)
-def _not_waiting_for_the_disk(monkeypatch):
-    monkeypatch.setattr("os.fsync", lambda handle: None)
-
-
 @pytest.mark.parametrize("name", cases())
 def test_a_pruner_finds_what_was_recorded(name):
     """After an intended change, renew the record: python -m benchmarks.regression --write."""

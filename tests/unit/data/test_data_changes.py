@@ -97,7 +97,6 @@ def gemkit(tmp_path, monkeypatch) -> Gemkit:
     """Return a function that runs a command in an empty folder."""
     monkeypatch.setenv("GEMKIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("GEMKIT_DATA", raising=False)
-    monkeypatch.setattr("os.fsync", lambda handle: None)
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # no pictures of checks: they take time
     return commands_in(tmp_path, monkeypatch)
 

@@ -73,8 +73,7 @@ def search(name, **how):
 
 @pytest.mark.parametrize("name", RECIPES)
 @pytest.mark.filterwarnings("ignore::gemkit.GemkitWarning")
-def test_scoring_that_is_stopped_at_any_pass_resumes_to_the_same_bits(name, tmp_path, monkeypatch):
-    monkeypatch.setattr("os.fsync", lambda handle: None)
+def test_scoring_that_is_stopped_at_any_pass_resumes_to_the_same_bits(name, tmp_path):
     passes = []
     whole = search(name, observers=[lambda event: passes.append(event)])
     scoring = [event for event in passes if isinstance(event, Scoring)]

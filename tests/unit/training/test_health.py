@@ -153,7 +153,6 @@ def test_every_kind_of_value_is_checked(device):
 
 
 def test_non_finite_values_are_never_saved(tmp_path, monkeypatch):
-    monkeypatch.setattr("os.fsync", lambda handle: None)
     original = DiskCheckpointer.maybe_save
 
     def maybe_save(self, *, epoch_ended=False):

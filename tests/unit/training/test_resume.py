@@ -22,12 +22,6 @@ from gemkit.training.loop import TrainLoop
 from gemkit.training.trainer import Trainer
 
 
-@pytest.fixture(autouse=True)
-def _without_fsync(monkeypatch):
-    """Skip syncing to disk: no process is really killed here."""
-    monkeypatch.setattr("os.fsync", lambda handle: None)
-
-
 def rmsprop(params, lr, weight_decay):
     return torch.optim.RMSprop(params, lr=lr, weight_decay=weight_decay, momentum=0.5)
 
