@@ -98,17 +98,29 @@ def _launcher() -> tuple[str, int] | None:
     for name, environment in _LAUNCHERS.items():
         if environment.detect() and (name != "srun" or os.environ["SLURM_NTASKS"] != "1"):
             with _explained(KeyError, RuntimeError, ValueError):
-                return name, environment().world_size()
+                count = environment().world_size()
+            if name == "srun" and "SLURM_STEP_NUM_TASKS" not in os.environ:
+                raise TrainingError(
+                    f"this Slurm job has {number_of(count, 'task')}, but srun has not started "
+                    "them: write srun before the command, or ask for one task (--ntasks=1), and "
+                    "gemkit starts the other processes"
+                )
+            return name, count
     return None
 
 
 def _check_processes(runtime: Runtime, name: str, count: int) -> None:
     """Refuse another number of processes than devices."""
     if count != runtime.devices:
-        way_out = " (--ntasks=1 lets gemkit start the others)" if name == "srun" else ""
+        way_out = f"let it start {runtime.devices}, all on one node"
+        if name == "srun":
+            way_out = (
+                f"ask for --nodes=1 --ntasks-per-node={runtime.devices}, or for --ntasks=1, and "
+                "gemkit starts the others"
+            )
         raise TrainingError(
             f"{name} has started {number_of(count, 'process', 'processes')}, and --devices is "
-            f"{runtime.devices}; let it start {runtime.devices}, all on one node{way_out}"
+            f"{runtime.devices}; {way_out}"
         )
 
 
@@ -118,8 +130,9 @@ def _explained(*errors: type[Exception]) -> Iterator[None]:
     try:
         yield
     except errors as error:
-        problem = " ".join(str(error).split())
-        raise TrainingError(f"Fabric cannot start here: {problem}") from error
+        missing = isinstance(error, KeyError)
+        problem = f"the variable {error} is not set" if missing else " ".join(str(error).split())
+        raise TrainingError(f"several processes cannot work together here: {problem}") from error
 
 
 def _chosen(runtime: Runtime, available: dict[str, bool]) -> str:

@@ -279,6 +279,7 @@ def as_task(monkeypatch, **changes):
     job = {
         "NTASKS": 2,
         "NTASKS_PER_NODE": 2,
+        "STEP_NUM_TASKS": 2,
         "PROCID": 0,
         "LOCALID": 0,
         "NODEID": 0,
@@ -320,7 +321,7 @@ def test_another_number_of_tasks_than_devices_is_one_sentence(monkeypatch, unlau
     with pytest.raises(TrainingError, match=r"srun has started 4 processes, and --devices is 2;"):
         make_fabric(Runtime(device="cpu", devices=2), start_processes=True)
     monkeypatch.delenv("SLURM_NTASKS_PER_NODE")
-    with pytest.raises(TrainingError, match=r"Fabric cannot start here: .*--ntasks-per-node=4"):
+    with pytest.raises(TrainingError, match=r"cannot work together here: .*--ntasks-per-node=4"):
         make_fabric(Runtime(device="cpu", devices=4), start_processes=True)
     make_fabric(CPU)  # one device needs no other process
     monkeypatch.setenv("SLURM_NTASKS", "1")
@@ -334,8 +335,24 @@ def test_another_number_of_tasks_than_devices_is_one_sentence(monkeypatch, unlau
 
 def test_tasks_on_several_nodes_are_refused(monkeypatch):
     as_task(monkeypatch, NTASKS_PER_NODE=1, NNODES=2)
-    with pytest.raises(TrainingError, match=r"Fabric cannot start here: .*--ntasks-per-node=1"):
+    with pytest.raises(TrainingError, match=r"cannot work together here: .*--ntasks-per-node=1"):
         make_fabric(Runtime(device="cpu", devices=2))
+
+
+def test_tasks_that_srun_has_not_started_are_not_waited_for(monkeypatch):
+    """A batch script is one process, however many tasks its job has."""
+    as_task(monkeypatch)
+    monkeypatch.delenv("SLURM_STEP_NUM_TASKS")
+    with pytest.raises(TrainingError, match="has 2 tasks, but srun has not started them: write"):
+        make_fabric(Runtime(device="cpu", devices=2), start_processes=True)
+    make_fabric(CPU)
+
+
+def test_a_variable_of_slurm_that_is_missing_is_named(monkeypatch, unlaunched):
+    as_task(monkeypatch)
+    monkeypatch.delenv("SLURM_PROCID")
+    with pytest.raises(TrainingError, match="the variable 'SLURM_PROCID' is not set"):
+        make_fabric(Runtime(device="cpu", devices=2), start_processes=True)
 
 
 class Rank:
