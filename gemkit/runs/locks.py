@@ -29,9 +29,22 @@ def try_lock(handle: int, kind: int, patience: int = 1) -> bool:
     return False
 
 
+def lock_if_possible(file: BinaryIO) -> None:
+    """Wait for the lock of an open file, and hold it until it is closed; not all disks have any."""
+    with suppress(OSError):
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+
+
 def hold(file: BinaryIO, what: Path) -> None:
     """Lock an open file until it is closed, and write this process into it."""
-    if not try_lock(file.fileno(), fcntl.LOCK_EX, _PATIENCE):
+    try:
+        held = try_lock(file.fileno(), fcntl.LOCK_EX, _PATIENCE)
+    except OSError as error:
+        raise OptionError(
+            f"{what} cannot be locked, because its file system has no locks ({error.strerror}); "
+            "use a folder on another disk"
+        ) from error
+    if not held:
         file.seek(0)
         holder = file.read(100).decode("utf-8", "replace").strip()
         raise OptionError(

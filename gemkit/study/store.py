@@ -1,6 +1,5 @@
 """A ledger of results as JSON lines: one row for each run, appended when it ends."""
 
-import fcntl
 import json
 import reprlib
 import statistics
@@ -17,6 +16,7 @@ from gemkit.core.atomic_io import check_writable, open_plain
 from gemkit.core.errors import GemkitError, OptionError, Stopped
 from gemkit.core.memory import memory_explained
 from gemkit.runs import signals
+from gemkit.runs.locks import lock_if_possible
 from gemkit.study.counting import counted
 from gemkit.study.watching import begin, link_of, measured
 
@@ -122,11 +122,11 @@ class Ledger:
     def append(self, row: Row) -> None:
         """Add one result. An incomplete last line, left by a killed process, is replaced.
 
-        The file is locked meanwhile: another process may add a result at the same time.
+        The file is locked meanwhile, if it can be: another process may add a result, too.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with open_plain(self.path, "a+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            lock_if_possible(file)
             file.seek(0)
             file.truncate(file.read().rfind(b"\n") + 1)
             file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
