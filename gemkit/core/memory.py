@@ -15,6 +15,7 @@ _NO_MEMORY = (
     "not enough memory",
     "can't allocate memory",
     "cannot allocate memory",
+    "failed to map segment",
     "bad_alloc",
     "status_alloc_failed",
 )
@@ -23,7 +24,9 @@ _SMALLER = "choose a smaller network (or -o model.width)"
 _MORE = "use a device with more memory"
 _TRAINING = f"lower --batch-size, {_SMALLER}, train with --precision bf16, or {_MORE}"
 
+_LIBRARIES = "loading libraries"
 LESS = {
+    _LIBRARIES: "end other programs, or raise the limit of memory (`ulimit -v`)",
     "loading the data": "use fewer or smaller images (-o dataset.samples or dataset.size), stream "
     f"them from disk (-o dataset.memory=never), where the data set can, or {_MORE}",
     "building the network": f"{_SMALLER}, or {_MORE}",
@@ -94,6 +97,7 @@ def _sentence(lack: BaseException, saved: str) -> str:
     """Word what was being done, from the outermost phase to the innermost, and what to reduce."""
     notes = [note for note in getattr(lack, "__notes__", []) if note.startswith(_MARK)]
     phases = list(dict.fromkeys(note.removeprefix(_MARK) for note in notes))
+    phases = [_LIBRARIES] if isinstance(lack, ImportError) else phases
     while_ = f" {_MARK}{': '.join(reversed(phases))}" if phases else ""
     reason = str(lack).strip().partition("\n")[0] or type(lack).__name__
     less = LESS.get(phases[0] if phases else "", _TRAINING)

@@ -196,6 +196,15 @@ def test_a_system_call_without_memory_counts():
     assert shortage(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))) is not None
 
 
+def test_a_library_that_does_not_fit_into_memory_counts():
+    with pytest.raises(
+        TooLittleMemoryError, match=r"while loading libraries \(libtorch.*ulimit -v"
+    ), memory_explained(), during("searching"):
+        raise ImportError("libtorch_cpu.so: failed to map segment from shared object")
+    with pytest.raises(ImportError), memory_explained():
+        raise ImportError("no module of that name")
+
+
 def test_the_first_explanation_stays():
     with (
         pytest.raises(TooLittleMemoryError) as found,
