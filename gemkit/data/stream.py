@@ -184,6 +184,11 @@ def read(
         except GemkitError:
             raise
         except Exception as error:  # a user's data set may raise anything
+            if "exited unexpectedly" in str(error) or "is killed by signal" in str(error):
+                raise DataError(
+                    f"{where} cannot be read: a worker was killed, perhaps for lack of memory; use "
+                    "fewer workers"
+                ) from error
             raise DataError(
                 f"{where} cannot be read ({described_with_place(error)}); correct the data set, "
                 "or the function that collates its samples"

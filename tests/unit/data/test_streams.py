@@ -1,6 +1,8 @@
 """Data sets, loaders and iterables of batches: the promises of tensors, where they can hold."""
 
+import os
 import random
+import signal
 import warnings
 from itertools import chain, islice
 from pathlib import Path
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from own_data import Counting, Jittered, Rows, loader, of_datasets, of_loaders, of_tensors, pair
 from tiny import CPU, PLAN, tiny_net
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, get_worker_info
 
 import gemkit
 from gemkit import Data, GemkitWarning, Plan, Runtime, evaluate, finetune, importance, search
@@ -87,6 +89,21 @@ def test_the_check_catches_a_share_that_is_seen_twice():
     broken = stream(EverythingForAll(source.reader), "numbers")
     with pytest.raises(AssertionError):
         check_ranks_share_each_batch(broken, 6, 2)
+
+
+class Deadly(Jittered):
+    """Its workers are killed, as the system does where memory runs out."""
+
+    def __getitem__(self, place):
+        if get_worker_info() is not None and place == 12:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(place)
+
+
+def test_a_killed_worker_is_not_blamed_on_the_data():
+    deadly = stream(DatasetReader(Deadly(20), torch.arange(20), None, 1), "x")
+    with pytest.raises(DataError, match="a worker was killed, perhaps for lack of memory; use"):
+        list(deadly.batches(8, seed=0))
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker")  # on one core
