@@ -10,6 +10,12 @@ from gemkit.parts.recipe import Recipe
 from gemkit.parts.schedule import Freeze
 from gemkit.parts.scores import LearnedScores
 
+_EARLIER = {
+    "every": "choose another number of epochs or another schedule.every",
+    "after": "choose a smaller schedule.after",
+}
+"""Field of a schedule -> how its last freeze comes earlier."""
+
 
 def needs_training(recipe: Recipe) -> bool:
     """Whether the search trains scores, or weights between freezes."""
@@ -131,10 +137,9 @@ def unsettled(recipe: Recipe, freezes: list[Freeze], end: int) -> str | None:
     learns = isinstance(recipe.scores, LearnedScores) and not recipe.rounding.soft
     if not learns or not freezes or freezes[-1].step < end:
         return None
-    return (
-        "the last freeze falls on the end of the search, so no score can adapt to it; choose "
-        "another number of epochs or another schedule.every"
-    )
+    ways = (way for field, way in _EARLIER.items() if field in type(recipe.schedule).model_fields)
+    way_out = next(ways, "choose another schedule, or train longer")
+    return f"the last freeze falls on the end of the search, so no score can adapt to it; {way_out}"
 
 
 def regrows(freezes: list[Freeze]) -> bool:

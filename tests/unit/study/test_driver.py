@@ -50,7 +50,15 @@ def test_a_search_that_cannot_settle_is_noted_once_before_it_runs(tmp_path):
     board, view, _ = driven(cells, tmp_path)
     [note] = view.notes
     assert note.startswith("search gem_miner 0.05 epochs 3 s0 and 1 more: the last freeze")
+    assert note.endswith("choose another number of epochs or another schedule.every")
     assert board.notes() == [], "nothing is missing any more"
+
+
+def test_the_note_names_a_field_that_the_schedule_has(tmp_path):
+    base = TINY | {"pruner": "gem_miner", "recipe": {"schedule": {"name": "once", "after": 1.0}}}
+    [cell] = cells_of(base)
+    [note] = {stage.note for stage in cell.stages.values() if stage.note}
+    assert note.endswith("choose a smaller schedule.after")
 
 
 def test_another_seed_density_and_check_run_what_is_missing(tmp_path):
