@@ -185,6 +185,7 @@ def test_scores_iterated_over_a_hundred_rounds_never_revive_a_weight(scores, opt
         alive = chosen
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("scores", MEASURED)
 def test_the_engine_iterates_any_measured_score_to_the_exact_count(scores):
     recipe = REGISTRY.recipe(

@@ -21,15 +21,11 @@ class PowerScores(LearnedScores):
     exponent: float = Field(default=2.0, ge=1, le=8, description="the exponent a")
 
     def init(self, weights, rng):
-        """Draw scores whose views are uniform in [0, 1].
-
-        Roots in double precision are the same on every processor, up to the last bit or two.
-        """
-        drawn = {name: torch.rand(weight.shape, generator=rng) for name, weight in weights.items()}
-        return {
-            name: (uniform.double() ** (1 / self.exponent)).to(weights[name].dtype)
-            for name, uniform in drawn.items()
-        }
+        """Draw scores whose views are uniform in [0, 1]."""
+        # Roots in double precision are the same on every processor.
+        draws = {name: torch.rand(weight.shape, generator=rng) for name, weight in weights.items()}
+        roots = {name: draw.double() ** (1 / self.exponent) for name, draw in draws.items()}
+        return {name: root.to(weights[name].dtype) for name, root in roots.items()}
 
     def view(self, scores):
         """Return |s|^a."""
