@@ -197,9 +197,11 @@ def test_a_system_call_without_memory_counts():
 
 
 def test_a_library_that_does_not_fit_into_memory_counts():
-    with pytest.raises(
-        TooLittleMemoryError, match=r"while loading libraries \(libtorch.*ulimit -v"
-    ), memory_explained(), during("searching"):
+    with (
+        pytest.raises(TooLittleMemoryError, match=r"while loading libraries \(libtorch.*ulimit -v"),
+        memory_explained(),
+        during("searching"),
+    ):
         raise ImportError("libtorch_cpu.so: failed to map segment from shared object")
     with pytest.raises(ImportError), memory_explained():
         raise ImportError("no module of that name")
