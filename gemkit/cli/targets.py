@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from signal import Signals
 from typing import TYPE_CHECKING
@@ -28,6 +28,10 @@ def beside(file: Path, suffix: str, out: Path | None, *, force: bool) -> Path:
 
 
 def _refuse_existing(target: Path, *, force: bool) -> None:
+    from gemkit.runs.locks import check_target
+
+    with suppress(OSError):  # `claimed` reports it
+        check_target(target)
     if os.path.lexists(target) and not force:
         raise OptionError(f"{target} exists; overwrite it with --force, or give another --out")
 

@@ -112,6 +112,11 @@ def _wrong_kind(path: Path | str, mode: int, wanted: str) -> StorageError:
     return StorageError(f"{path} is {kind}, not {wanted}; use {wanted} instead")
 
 
+def kind_at(path: Path) -> str:
+    """Return what a path leads to, with an article: a file, a folder, a pipe, …"""
+    return _KINDS.get(stat.S_IFMT(path.stat().st_mode), "something else")
+
+
 def fd_path(file: BinaryIO) -> str:
     """Return a path to an open file, for libraries that only take paths."""
     return f"/dev/fd/{file.fileno()}"

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -23,7 +23,7 @@ from gemkit.parts.recipe import part_data
 from gemkit.plugins.provenance import versions_of
 from gemkit.runs import directory as rundir
 from gemkit.runs.differences import differences
-from gemkit.runs.locks import reserved
+from gemkit.runs.locks import check_target, reserved
 from gemkit.sanity.check import Expected, SanityCheck
 from gemkit.sanity.context import CheckContext
 from gemkit.sanity.trials import TICKET, Check, Measured, Result, Trial, Unmade
@@ -189,6 +189,8 @@ def _expects(check: Check) -> dict[str, str]:
 def alone_in(folder: Path) -> Iterator[None]:
     """Make a folder for checks, and hold its run if it is a run's, else the file of the checks."""
     _create(folder)
+    with suppress(OSError):  # it is reported where the file is opened
+        check_target(folder / NAME)
     run = rundir.RunDir(folder)
     with run.locked() if run.is_run() else reserved(folder / NAME):
         yield

@@ -3,14 +3,13 @@
 import fcntl
 import hashlib
 import os
-import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from gemkit.core.atomic_io import open_plain
+from gemkit.core.atomic_io import kind_at, open_plain
 from gemkit.core.errors import OptionError
 
 _PATIENCE = 20
@@ -60,6 +59,13 @@ def is_removed(file: BinaryIO) -> bool:
     return os.fstat(file.fileno()).st_nlink == 0
 
 
+def check_target(target: Path) -> None:
+    """Refuse what no file may replace: folders, pipes, sockets and devices, and links to them."""
+    with suppress(FileNotFoundError):
+        if (kind := kind_at(target)) != "a file":
+            raise OptionError(f"{target} is {kind}, not a plain file; choose another --out instead")
+
+
 @contextmanager
 def reserved(target: Path) -> Iterator[None]:
     """Hold a file that long work will write, so that no other process writes it too.
@@ -70,9 +76,7 @@ def reserved(target: Path) -> Iterator[None]:
     name = hashlib.sha256(os.fsencode(target.name)).hexdigest()[:16]  # never too long
     beside = target.with_name(f".gemkit-{name}.lock")
     try:
-        with suppress(FileNotFoundError):
-            if stat.S_ISDIR(os.lstat(target).st_mode):
-                raise OptionError(f"{target} is a folder; choose another --out")
+        check_target(target)
         file = open_plain(beside, "a+b", within=beside.parent)
     except OSError as error:
         raise OptionError(

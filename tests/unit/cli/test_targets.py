@@ -184,6 +184,28 @@ def test_a_lock_that_is_removed_by_hand_fails_no_run(command, monkeypatch):
         ((*TUNE, "--out", "/proc/x.safetensors"), "cannot write /proc/x.safetensors: "),
         ((*TUNE, "--out", "x" * 300), "cannot write x"),
         ((*TUNE, "--out", "other", "--force"), "ticket-finetuned.safetensors is a folder"),
+        ((*TUNE, "--out", "pipe"), "pipe is a pipe, not a plain file; choose another --out"),
+        (
+            (*TUNE, "--out", "pipe", "--force"),
+            "pipe is a pipe, not a plain file; choose another --out",
+        ),
+        (
+            (*TUNE, "--out", "link", "--force"),
+            "link is a pipe, not a plain file; choose another --out",
+        ),
+        (
+            (*TUNE, "--out", "/dev/null", "--force"),
+            "/dev/null is a device, not a plain file; choose another --out",
+        ),
+        (
+            ("compact", "ticket.safetensors", "--out", "pipe", "--force"),
+            "pipe is a pipe, not a plain file; choose another --out",
+        ),
+        (
+            (*CHECK, "--out", "checks", "--force"),
+            "checks.json is a pipe, not a plain file; choose another --out",
+        ),
+        ((*CHECK, "--out", "run", "--force"), "run/checks.json is a folder, not a plain file"),
         (("compact", "ticket.safetensors", "--out", "/proc/x"), "cannot write /proc/x: "),
         ((*CHECK, "--out", "/proc/x"), "cannot create the folder /proc/x: "),
         ((*CHECK, "--out", "/proc"), "cannot write /proc/checks.json: "),
@@ -205,10 +227,30 @@ def test_a_target_that_cannot_be_written_is_refused_before_the_work(
         monkeypatch.setattr(place, work)
     monkeypatch.setattr("gemkit.study.store.Ledger.complete", work)
     Path("other/ticket-finetuned.safetensors").mkdir(parents=True)
+    Path("checks").mkdir()
+    Path("run/checks.json").mkdir(parents=True)
+    Path("run/config.toml").touch()
+    for pipe in ("pipe", "checks/checks.json"):
+        os.mkfifo(pipe)
+    Path("link").symlink_to("pipe")
     shown = command(*words)
     assert shown.exit_code == 2, (shown.stderr, shown.exception)
     assert what in shown.stderr
     assert "--out" in shown.stderr or "--figures" in shown.stderr
+    assert "--force" not in shown.stderr
+    assert Path("pipe").is_fifo()
+    assert Path("checks/checks.json").is_fifo()
+
+
+def test_force_replaces_a_link_to_a_file_and_leaves_the_file(command):
+    """A link that leads nowhere is replaced, too."""
+    Path("file").write_text("precious")
+    for link, target in (("link", "file"), ("dangling", "nothing")):
+        Path(link).symlink_to(target)
+        assert "overwrite it with --force" in command(*TUNE, "--out", link).stderr
+        assert command(*TUNE, "--out", link, "--force").exit_code == 0
+        assert not Path(link).is_symlink()
+    assert Path("file").read_text() == "precious"
 
 
 # --- signals -------------------------------------------------------------------------------------
