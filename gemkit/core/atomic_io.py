@@ -59,7 +59,7 @@ def _open_checked(path: Path | str, name: Path | str, flags: int, folder: int | 
         if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
         if not stat.S_ISREG(status.st_mode):
-            raise _wrong_kind(path, status.st_mode, _FILE)
+            raise wrong_kind(path, status.st_mode, _FILE)
         if folder is not None and flags & (os.O_WRONLY | os.O_RDWR) and status.st_nlink > 1:
             raise StorageError(
                 f"{path} has another hard link, and writing would change that file too; "
@@ -102,12 +102,13 @@ def _explain_errors(
             with suppress(OSError):  # for the message only: the file may have changed by now
                 mode = os.stat(name, dir_fd=folder, follow_symlinks=folder is None).st_mode
                 if wanted != _FILE or not stat.S_ISREG(mode):
-                    raise _wrong_kind(path, mode, wanted) from error
+                    raise wrong_kind(path, mode, wanted) from error
         error.filename = os.fspath(path)
         raise
 
 
-def _wrong_kind(path: Path | str, mode: int, wanted: str) -> StorageError:
+def wrong_kind(path: Path | str, mode: int, wanted: str = _FILE) -> StorageError:
+    """Return the error for a path that leads to something else than what is wanted."""
     kind = _KINDS.get(stat.S_IFMT(mode), "something else")
     return StorageError(f"{path} is {kind}, not {wanted}; use {wanted} instead")
 
@@ -174,7 +175,7 @@ def list_folder(folder: Path, *, within: Path | None = None) -> list[str]:
                 with suppress(FileNotFoundError):  # renamed or removed in the meantime
                     mode = entry.stat(follow_symlinks=False).st_mode
                     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-                        raise _wrong_kind(folder / entry.name, mode, _FILE)
+                        raise wrong_kind(folder / entry.name, mode, _FILE)
                     found.append(entry.name)
     except FileNotFoundError:
         return []

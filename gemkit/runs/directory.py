@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import shutil
+import stat
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -22,6 +23,7 @@ from gemkit.core.atomic_io import (
     read,
     remove_temporary,
     write_atomic,
+    wrong_kind,
 )
 from gemkit.core.errors import OptionError, StorageError
 from gemkit.core.limits import MAX_CONFIG_BYTES
@@ -32,6 +34,11 @@ from gemkit.runs.result import StoredResult
 
 RunState = Literal["running", "interrupted", "failed", "done"]
 _CONFIG, _LOCK = "config.toml", ".lock"
+_FILES = (
+    *(_LOCK, _CONFIG, "environment.json", "metrics.jsonl", "log.txt", "result.json"),
+    *("ticket.safetensors", "finetuned.safetensors", "checks.json"),
+)
+"""Names in a run's folder that must not be those of folders."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +103,12 @@ class RunDir:
         return os.path.lexists(self.path / _CONFIG)
 
     def check_plain(self) -> None:
-        """Refuse links and pipes among the files, and hard links to files that are appended to."""
+        """Refuse files that are links, pipes or folders, and hard links to those appended to."""
         for folder in (self.path, self.ladder, self.checkpoints):
             list_folder(folder, within=self.path)
+        for name in _FILES:
+            if os.path.isdir(self.path / name):  # noqa: PTH112 - Path.is_dir may raise
+                raise wrong_kind(self.path / name, stat.S_IFDIR)
         for file in (self.path / _LOCK, self.log, self.metrics):
             with suppress(OSError):  # missing, or an error that shows when it is used
                 open_plain(file, "r+b", within=self.path).close()

@@ -40,9 +40,13 @@ from gemkit.training.checkpointer import DiskCheckpointer
 
 REGISTRY = load_plugins(only=())
 PRECIOUS = b"precious\n"
-FILES = (
+FILES_OF_A_RUN = (
     *(".lock", "config.toml", "environment.json", "metrics.jsonl", "log.txt", "result.json"),
-    *("ticket.safetensors", "finetuned.safetensors", "checks.json", "checks.svg", "tensorboard"),
+    *("ticket.safetensors", "finetuned.safetensors", "checks.json"),
+)
+FILES = (
+    *FILES_OF_A_RUN,
+    *("checks.svg", "tensorboard"),
     *(".gemkit-0123456789abcdef.tmp", "checkpoints/00000009.safetensors"),
     *("checkpoints/.gemkit-0123456789abcdef.tmp", "ladder/001-d0.5000.safetensors"),
 )
@@ -199,6 +203,29 @@ def test_a_run_with_anything_but_regular_files_is_refused(command, name, kind, g
     assert_refused(shown, run / name)
     assert contents(outside) == before[0]
     assert contents(run) == before[1]
+
+
+@pytest.mark.parametrize("name", [name for name in FILES_OF_A_RUN if name != "config.toml"])
+def test_a_folder_in_place_of_a_file_is_refused_before_the_work(name, gemkit, stopped, monkeypatch):
+    run = Path("run")
+    shutil.copytree(stopped, run)
+    (run / name).unlink(missing_ok=True)
+    (run / name).mkdir()
+    before = contents(run)
+    monkeypatch.setattr("gemkit.runs.run._execute", lambda *_, **__: pytest.fail("it works first"))
+    shown = gemkit("resume", run)
+    assert_refused(shown, run / name)
+    assert f"run/{name} is a folder, not a plain file" in shown.stderr
+    assert contents(run) == before
+
+
+def test_every_file_of_a_run_must_not_be_a_folder(done, tmp_path):
+    for name in FILES_OF_A_RUN:
+        (tmp_path / name / name).mkdir(parents=True)
+        with pytest.raises(StorageError, match=f"{name} is a folder, not a plain file"):
+            RunDir(tmp_path / name).check_plain()
+    made = {path.name for path in done.iterdir() if path.is_file()}
+    assert made <= {*FILES_OF_A_RUN}
 
 
 @pytest.fixture
