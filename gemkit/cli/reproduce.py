@@ -228,6 +228,8 @@ def _complete(
     from gemkit.reproduce.trial import measure
 
     left = Index(store).missing(planned)
+    if left:
+        store.check_writable()
     _check_data(left, registry, data_dir, download=download)
     where = {"data_dir": data_dir and str(data_dir), "plugins": [str(one) for one in plugins]}
     runs = number_of(len(planned), "run")

@@ -20,7 +20,9 @@ def check_place(page: Path, name: str) -> None:
     try:
         open_plain(page, "r+b").close()
     except OSError as error:
-        raise OptionError(f"page {page} cannot be written: {error.strerror}") from error
+        raise OptionError(
+            f"page {page} cannot be written: {error.strerror}; choose another with --page"
+        ) from error
 
 
 def with_results(page: str, name: str, text: str) -> str:

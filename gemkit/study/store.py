@@ -54,7 +54,7 @@ class Ledger:
         missing = self.missing(planned)
         if not missing:
             return
-        self._check_writable()
+        self.check_writable()
         try:
             self._complete(missing, measure, jobs, describe or self._describe)
         except BrokenProcessPool as error:
@@ -100,7 +100,7 @@ class Ledger:
             return "no run is finished, and the same command starts again"
         return f"finished runs are in {self.path}, and the same command continues from there"
 
-    def _check_writable(self) -> None:
+    def check_writable(self) -> None:
         """Refuse a file that cannot be written, before anything runs; leave no empty file.
 
         Another process may append to it meanwhile, so it is never removed.

@@ -75,7 +75,7 @@ def test_a_ledger_is_left_as_it_was_where_no_run_succeeds(tmp_path):
 
 def test_a_ledger_that_cannot_be_written_is_told_before_any_run(tmp_path):
     with pytest.raises(OptionError, match=r"cannot write results to .* name another file"):
-        Ledger(tmp_path, ("seed",))._check_writable()
+        Ledger(tmp_path, ("seed",)).check_writable()
 
 
 def test_the_readmes_table_is_made_of_the_results():

@@ -1,7 +1,9 @@
 """Files that commands write: by one process at a time, and refused before the work for them."""
 
+import errno
 import json
 import os
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -178,6 +180,18 @@ def test_a_lock_that_is_removed_by_hand_fails_no_run(command, monkeypatch):
 # --- what cannot be written ----------------------------------------------------------------------
 
 
+def lock(monkeypatch, name: str) -> None:
+    """Let nobody write to a file, not even root."""
+    original = os.open
+
+    def opened(path, flags, *arguments, **settings):
+        if os.fspath(path) == name and flags & (os.O_WRONLY | os.O_RDWR):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
+        return original(path, flags, *arguments, **settings)
+
+    monkeypatch.setattr(os, "open", opened)
+
+
 @pytest.mark.parametrize(
     ("words", "what"),
     [
@@ -215,6 +229,11 @@ def test_a_lock_that_is_removed_by_hand_fails_no_run(command, monkeypatch):
             ("reproduce", "fig2-lambda", "--try", "--figures", "/proc/x"),
             "cannot write to /proc/x: ",
         ),
+        (
+            ("reproduce", "fig2-lambda", "--try", "--ledger", "/proc/x"),
+            "cannot write results to /proc/x: ",
+        ),
+        (("reproduce", "fig2-lambda", "--page", "page.md"), "page page.md cannot be written: "),
     ],
 )
 def test_a_target_that_cannot_be_written_is_refused_before_the_work(
@@ -223,9 +242,13 @@ def test_a_target_that_cannot_be_written_is_refused_before_the_work(
     def work(*_: object, **__: object) -> None:
         raise AssertionError("it works first")
 
-    for place in (STEP, "gemkit.compaction.compact_network.analyze", "gemkit.cli.report._records"):
+    for place in (
+        *(STEP, "gemkit.compaction.compact_network.analyze", "gemkit.cli.report._records"),
+        *("gemkit.study.store.Ledger._complete", "gemkit.cli.reproduce._check_data"),
+    ):
         monkeypatch.setattr(place, work)
-    monkeypatch.setattr("gemkit.study.store.Ledger.complete", work)
+    Path("page.md").write_text("<!-- results: fig2-lambda -->\n<!-- end of results -->\n")
+    lock(monkeypatch, "page.md")
     Path("other/ticket-finetuned.safetensors").mkdir(parents=True)
     Path("checks").mkdir()
     Path("run/checks.json").mkdir(parents=True)
@@ -236,7 +259,7 @@ def test_a_target_that_cannot_be_written_is_refused_before_the_work(
     shown = command(*words)
     assert shown.exit_code == 2, (shown.stderr, shown.exception)
     assert what in shown.stderr
-    assert "--out" in shown.stderr or "--figures" in shown.stderr
+    assert re.search("--(out|figures|page)|name another file", shown.stderr)
     assert "--force" not in shown.stderr
     assert Path("pipe").is_fifo()
     assert Path("checks/checks.json").is_fifo()

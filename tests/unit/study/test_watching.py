@@ -88,14 +88,14 @@ def test_a_row_that_another_process_appends_before_a_start_is_kept(tmp_path, mon
 
     for look in looks:
         monkeypatch.setattr(store, look, partial(meanwhile, look))
-    ledger._check_writable()
+    ledger.check_writable()
     monkeypatch.undo()
     assert ledger.rows() == [{"seed": 7}]
 
 
 def test_a_look_whether_a_ledger_can_be_written_leaves_no_file(tmp_path):
-    Ledger(tmp_path / "l.jsonl", ("seed",))._check_writable()
+    Ledger(tmp_path / "l.jsonl", ("seed",)).check_writable()
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
     with pytest.raises(OptionError, match="cannot write results to"):
-        Ledger(tmp_path / "file" / "l.jsonl", ("seed",))._check_writable()
+        Ledger(tmp_path / "file" / "l.jsonl", ("seed",)).check_writable()
