@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gemkit.cli.command import Answer, SectionedCommand, answers_json, echo, option
+from gemkit.cli.command import (
+    Answer,
+    PathType,
+    SectionedCommand,
+    answers_json,
+    echo,
+    option,
+)
 from gemkit.core.text import number_of
 
 if TYPE_CHECKING:
@@ -23,7 +30,7 @@ DOES_NOT_CONFORM = 1
     "Output",
     "--dir",
     "folder",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=PathType(file_okay=False),
     metavar="DIR",
     default=Path(),
     show_default="here",
@@ -52,7 +59,7 @@ def new_plugin(name: str, folder: Path) -> None:
     "Data",
     "--data-dir",
     "folder",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=PathType(exists=True, file_okay=False),
     metavar="DIR",
     help="Where the plugin's data sets find their files; without it they are not tested.",
 )

@@ -1,11 +1,17 @@
 """`gemkit check`: is a ticket better than its controls?"""
 
-from pathlib import Path
 from typing import Any
 
 import click
 
-from gemkit.cli.command import Answer, Number, SectionedCommand, answers_json, option
+from gemkit.cli.command import (
+    Answer,
+    Number,
+    PathType,
+    SectionedCommand,
+    answers_json,
+    option,
+)
 from gemkit.cli.options import (
     fields_option,
     plugin_option,
@@ -24,7 +30,7 @@ SEEDS = 5
 
 
 @click.command(cls=SectionedCommand, short_help="Compare a ticket with controls.", epilog=EXAMPLES)
-@click.argument("source", metavar="RUN|TICKET", type=click.Path(path_type=Path))
+@click.argument("source", metavar="RUN|TICKET", type=PathType())
 @option(
     "Checks",
     "--checks",
@@ -63,7 +69,7 @@ SEEDS = 5
 @option(
     "Output",
     "--out",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=PathType(file_okay=False),
     metavar="DIR",
     show_default="beside the ticket",
     help="The folder for checks.json and the picture.",

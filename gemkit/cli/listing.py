@@ -5,7 +5,13 @@ from pathlib import Path
 
 import click
 
-from gemkit.cli.command import Answer, SectionedCommand, answers_json, echo
+from gemkit.cli.command import (
+    Answer,
+    PathType,
+    SectionedCommand,
+    answers_json,
+    echo,
+)
 from gemkit.cli.options import fields_option, plugin_option, role_options
 from gemkit.core.errors import UnknownNameError
 
@@ -88,7 +94,7 @@ def plugins(plugins: Sequence[Path]) -> Answer:
 
 
 @click.command(cls=SectionedCommand)
-@click.argument("folder", metavar="[DIR]", default="runs", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="[DIR]", default="runs", type=PathType())
 @answers_json
 def runs(folder: Path) -> Answer:
     """List the runs in DIR (by default `runs`): state, pruner, network, data, seed, accuracy.

@@ -6,7 +6,16 @@ from typing import Any
 
 import click
 
-from gemkit.cli.command import Decorator, Function, Number, bundle, chain, given, option
+from gemkit.cli.command import (
+    Decorator,
+    Function,
+    Number,
+    PathType,
+    bundle,
+    chain,
+    given,
+    option,
+)
 from gemkit.core.limits import MAX_SEED
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
@@ -62,7 +71,7 @@ plugin_option = option(
     "Other",
     "--plugin",
     "plugins",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=PathType(dir_okay=False),
     metavar="FILE",
     multiple=True,
     help="Load a Python file as a plugin (repeatable).",
@@ -85,7 +94,7 @@ def recipe_source(pruner: str) -> Decorator:
             "--recipe",
             "recipe_file",
             metavar="FILE",
-            type=click.Path(dir_okay=False, path_type=Path),
+            type=PathType(dir_okay=False),
             help="Follow the recipe in a TOML file instead.",
         )
         @wraps(command)
@@ -146,7 +155,7 @@ def data_dir_option(default: str) -> Decorator:
     return option(
         _NETWORK,
         "--data-dir",
-        type=click.Path(file_okay=False, path_type=Path),
+        type=PathType(file_okay=False),
         metavar="DIR",
         envvar="GEMKIT_DATA",
         show_envvar=True,
@@ -287,7 +296,7 @@ def beside_options(suffix: str, what: str) -> Decorator:
     out = option(
         "Output",
         "--out",
-        type=click.Path(path_type=Path),
+        type=PathType(),
         metavar="FILE|DIR",
         show_default=f"NAME-{suffix}.safetensors beside it",
         help=f"Where {what} goes.",

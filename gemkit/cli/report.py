@@ -11,6 +11,7 @@ import click
 from gemkit.cli.command import (
     Answer,
     Number,
+    PathType,
     SectionedCommand,
     answers_json,
     check_folder,
@@ -31,11 +32,11 @@ Examples:
 
 
 @click.command(cls=SectionedCommand, epilog=EXAMPLES)
-@click.argument("source", metavar="STUDY|RUN|RECORDS", type=click.Path(path_type=Path))
+@click.argument("source", metavar="STUDY|RUN|RECORDS", type=PathType())
 @option(
     "Output",
     "--out",
-    type=click.Path(path_type=Path),
+    type=PathType(),
     metavar="DIR",
     show_default="STUDY|RUN/report, or NAME-report beside RECORDS",
     help="Folder for the report; files of an earlier report are replaced.",

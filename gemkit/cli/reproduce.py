@@ -12,6 +12,7 @@ import click
 from gemkit.cli.command import (
     Answer,
     Number,
+    PathType,
     SectionedCommand,
     answers_json,
     check_folder,
@@ -78,7 +79,7 @@ Examples:
 @option(
     "Output",
     "--ledger",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=PathType(dir_okay=False),
     metavar="FILE",
     show_default=str(LEDGER),
     help="JSON lines, one for each run; runs in the file are not repeated.",
@@ -86,14 +87,14 @@ Examples:
 @option(
     "Output",
     "--page",
-    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    type=PathType(dir_okay=False, exists=True),
     metavar="FILE",
     help="Also write the table between its markers on this page.",
 )
 @option(
     "Output",
     "--figures",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=PathType(file_okay=False),
     metavar="DIR",
     help="Also draw the figures there, as SVG and PNG.",
 )

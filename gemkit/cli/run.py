@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gemkit.cli.check import SEEDS
-from gemkit.cli.command import Answer, SectionedCommand, answers_json, bundle, echo, given, option
+from gemkit.cli.command import (
+    Answer,
+    PathType,
+    SectionedCommand,
+    answers_json,
+    bundle,
+    echo,
+    given,
+    option,
+)
 from gemkit.cli.density import density_option
 from gemkit.cli.options import (
     BATCH_SIZE,
@@ -142,7 +151,7 @@ training_options = bundle(
 @option(
     "Output",
     "--out",
-    type=click.Path(path_type=Path),
+    type=PathType(),
     metavar="DIR",
     show_default="runs/PRUNER-MODEL-DATASET-dDENSITY-sSEED",
     help="Folder for the run's files: new, empty, or with this same run, which is then resumed.",
@@ -211,7 +220,7 @@ def run(
 
 
 @click.command(cls=SectionedCommand)
-@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="RUN", type=PathType())
 @option(
     "Network and data",
     "--model",

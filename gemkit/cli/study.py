@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gemkit.cli.axes import axis_options, given_axes, split_fields, study_grid
-from gemkit.cli.command import Answer, SectionedCommand, answers_json, echo, option
+from gemkit.cli.command import (
+    Answer,
+    PathType,
+    SectionedCommand,
+    answers_json,
+    echo,
+    option,
+)
 from gemkit.cli.options import (
     CHECKPOINT_MINUTES,
     checkpoint_option,
@@ -58,7 +65,7 @@ def study() -> None:
 
 
 @study.command("run", cls=SectionedCommand, epilog=EXAMPLES)
-@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.argument("file", required=False, type=PathType())
 @preset_option
 @axis_options
 @option(
@@ -90,7 +97,7 @@ def study() -> None:
 @option(
     "Output",
     "--out",
-    type=click.Path(path_type=Path),
+    type=PathType(),
     metavar="DIR",
     show_default="studies/NAME of the file, or studies/MODEL-DATASET",
     help="Folder of the study. What it has is not measured again.",
@@ -142,7 +149,7 @@ def run(
 
 
 @study.command("status", cls=SectionedCommand)
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="DIR", type=PathType())
 @answers_json
 def status(folder: Path) -> Answer:
     """Show how far the study in DIR is: means over seeds, what runs, and what failed."""
@@ -154,11 +161,11 @@ def status(folder: Path) -> Answer:
 
 
 @study.command("merge", cls=SectionedCommand)
-@click.argument("folders", metavar="DIR…", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("folders", metavar="DIR…", nargs=-1, required=True, type=PathType())
 @option(
     "Output",
     "--out",
-    type=click.Path(path_type=Path),
+    type=PathType(),
     metavar="DIR",
     required=True,
     help="Folder of the merged study: new, or one of those given.",

@@ -14,6 +14,7 @@ from gemkit.cli.command import (
     Answer,
     Decorator,
     Function,
+    PathType,
     SectionedCommand,
     answers_json,
     echo,
@@ -60,7 +61,7 @@ def ticket_argument(*names: str) -> Decorator:
     """Define TICKET|RUN; of a run's folder the command gets the first of these files there is."""
 
     def decorate(command: Function) -> Function:
-        @click.argument("file", metavar="TICKET|RUN", type=click.Path(path_type=Path))
+        @click.argument("file", metavar="TICKET|RUN", type=PathType())
         @wraps(command)
         def with_file(*, file: Path, **values: Any) -> Any:  # noqa: ANN401
             found = ticket_in(file, *names)

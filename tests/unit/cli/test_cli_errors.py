@@ -5,11 +5,15 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
+import click
 import pytest
 import torch
 from cli_runs import PLUGIN, TINY, Gemkit, answer, commands_in
 
+from gemkit.cli import main
+from gemkit.cli.command import PathType
 from gemkit.cli.configure import parse_value
+from gemkit.cli.program import COMMANDS
 from gemkit.cli.progress import only_first_prints
 from gemkit.core.errors import StorageError, TooLittleMemoryError, TrainingError
 from gemkit.runs import runner
@@ -147,6 +151,41 @@ def test_a_user_error_is_one_message_exit_code_2_and_leaves_no_files(gemkit, com
     for words in ERRORS[command]:
         assert words in shown.stderr
     assert everything() == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "--out", ""),
+        ("run", "--plugin", ""),
+        ("run", "--recipe", ""),
+        ("finetune", "taken", "--out", ""),
+        ("check", "taken", "--out", ""),
+        ("report", ""),
+        ("resume", ""),
+        ("study", "merge", "taken", "--out", ""),
+        ("reproduce", "demo", "--no-runs", "--figures", ""),
+        ("eval", "taken", "--data-dir", ""),
+    ],
+)
+@pytest.mark.usefixtures("mistaken_files")
+def test_an_empty_path_is_not_the_current_folder(gemkit, words):
+    before = everything()
+    shown = gemkit(*words)
+    assert shown.exit_code == 2
+    assert "the path is empty; write a dot for the current folder." in shown.stderr
+    assert everything() == before
+
+
+def test_every_option_that_takes_a_path_refuses_an_empty_one():
+    def check(command):
+        for one in command.params:
+            assert not isinstance(one.type, click.Path) or isinstance(one.type, PathType), one
+        for inner in getattr(command, "commands", {}).values():
+            check(inner)
+
+    for name in COMMANDS:
+        check(main.get_command(click.Context(main), name))
 
 
 @pytest.mark.usefixtures("mistaken_files")
