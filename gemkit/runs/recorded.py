@@ -11,6 +11,7 @@ from gemkit.core.atomic_io import open_plain, read
 from gemkit.core.errors import GemkitError, OptionError
 from gemkit.core.limits import MAX_NAME_LENGTH, MAX_TEXT_LENGTH
 from gemkit.plugins.titles import pruner_title
+from gemkit.report.records import records_from
 from gemkit.runs.checkfile import NAME as CHECKS
 from gemkit.runs.directory import RunDir
 from gemkit.runs.found import runs_in
@@ -90,7 +91,16 @@ def _records(run: RunDir, inside: Path) -> list[Record]:
     }
     if result:
         own |= _measured(result) | {"ticket": str(inside / run.ticket.name)}
-    return _with_checks(own, common, _checks(run))
+    return _checked(_with_checks(own, common, _checks(run)), run)
+
+
+def _checked(records: list[Record], run: RunDir) -> list[Record]:
+    """Refuse records that no report takes, and name their run."""
+    try:
+        records_from(records)
+    except OptionError as error:
+        raise OptionError(f"{run.path}: {error}") from error
+    return records
 
 
 def _seed(config: Mapping[str, Any], run: RunDir) -> int:

@@ -127,6 +127,20 @@ def test_a_run_that_cannot_be_read_is_marked_among_others(folder, tmp_path):
         run_records(broken)
 
 
+def test_a_run_that_no_report_takes_is_marked_among_others(folder, tmp_path):
+    shutil.copytree(folder / "one", tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "config.toml").write_text("density = 1e999\n")
+    *sound, bad = run_records(tmp_path)
+    assert not any("problem" in one and one["problem"] for one in sound)
+    assert len(sound) == 2
+    assert bad["state"] == "failed"
+    assert f"{tmp_path / 'b'}: record 1 cannot be reported: density: " in bad["problem"]
+    group(records_from([*sound, bad]))
+    with pytest.raises(OptionError, match="b: record 1 cannot be reported: density"):
+        run_records(tmp_path / "b")
+
+
 def test_a_seed_that_is_no_number_is_refused(tmp_path):
     (tmp_path / "config.toml").write_text("seed = [1]\n")
     with pytest.raises(OptionError, match=r"the seed in its config.toml is \[1\]"):
