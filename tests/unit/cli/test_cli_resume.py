@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -291,8 +292,15 @@ def test_the_checks_of_a_run_are_resumed(gemkit, monkeypatch):
     assert stopped.exit_code == 143
     assert "resume with: gemkit resume run" in stopped.stderr
     assert RunDir(Path("run")).state() == "interrupted"
-    resumed = answer(gemkit("resume", "run", "--json"))
+    saved = json.loads(Path("run/checks.json").read_text())["trials"]
+    again = gemkit("resume", "run", "--json")
+    resumed = answer(again)
     assert resumed["checks"]["trials"] == whole["checks"]["trials"]
+    made = re.findall(r"^\[\d/\d\] (seed \d, \w+)", again.stderr, re.MULTILINE)
+    done = {f"seed {trial['seed']}, {trial['check']}" for trial in saved}
+    assert len(done) == 3, done  # this run's ticket, and the two that were made
+    every = [f"seed {trial['seed']}, {trial['check']}" for trial in whole["checks"]["trials"]]
+    assert made == [trial for trial in every if trial not in done]
     assert Path("run/checks.json").read_bytes() == Path("whole/checks.json").read_bytes()
 
 
