@@ -92,12 +92,15 @@ def ticket_in(path: Path, *names: str) -> TicketPath:
 
 
 def _way_out(path: Path) -> str | None:
-    """Say how to get the ticket of a run that has none yet; None if the folder is no run."""
+    """Say how to get the ticket of a run that has none; None if the folder is no run."""
     from gemkit.runs.directory import RunDir
+    from gemkit.runs.lost import lost_tickets
 
     run = RunDir(path)
     if not run.is_run():
         return None
+    if lost := lost_tickets(run):
+        return f"its run is finished but {lost}, with `gemkit resume {path}`"
     if run.state() == "failed":
         return (
             f"its search failed (see {run.log}); `gemkit resume {path}` tries again from the last "

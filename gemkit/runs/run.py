@@ -26,6 +26,7 @@ from gemkit.runs.config import RunConfig
 from gemkit.runs.directory import RunDir
 from gemkit.runs.failures import explained
 from gemkit.runs.former import check_same_run, finished, note_unfinished
+from gemkit.runs.lost import check_tickets
 from gemkit.runs.machine import environment
 from gemkit.runs.networks import at_most
 from gemkit.runs.progress import Progress
@@ -256,6 +257,7 @@ def _prepare_folder(run_dir: RunDir, run: ResolvedRun, setup: Setup, progress: P
             run_dir.clear()
             note = "held another run, which had saved nothing; this one takes its place"
         else:
+            check_tickets(run_dir)
             note = "is finished" if run_dir.result() else "holds this run; resuming it"
         progress.note(f"{run_dir.path} {note}")
     data = setup.data.fingerprint.model_dump()

@@ -20,6 +20,7 @@ from gemkit.runs.checking import Checks, check_run
 from gemkit.runs.directory import RunDir
 from gemkit.runs.failures import explained
 from gemkit.runs.levels import Levels
+from gemkit.runs.lost import has_lost_checkpoints, load_found
 from gemkit.runs.metrics import Log, Metrics
 from gemkit.runs.progress import Progress
 from gemkit.runs.resolved import ResolvedRun
@@ -98,6 +99,8 @@ class Runner:
             )
             phase = checkpointer.phase
             if phase is None:
+                if has_lost_checkpoints(self.run_dir):
+                    self._warn("there is no checkpoint of what this run did, so it starts again")
                 metrics.clear()
             self.log.say(f"resumed in {phase}" if phase else "started")
             result = self._phases([metrics, self.log, *listeners], levels, watch, checkpointer)
@@ -127,7 +130,7 @@ class Runner:
         run, setup, run_dir = self.run, self.setup, self.run_dir
         if checkpointer.phase == "finetune":
             shared = setup.fabric.broadcast(run_dir.path)  # the others have a folder of their own
-            ticket = Ticket.load(RunDir(shared).ticket, within=shared)
+            ticket = load_found(RunDir(shared))
         else:
             ticket = self._search([levels.listen, *listeners], levels.add, checkpointer)
             ticket.save(run_dir.ticket)

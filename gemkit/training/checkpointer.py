@@ -150,7 +150,7 @@ class DiskCheckpointer(Checkpointer):
             raise CheckpointError(
                 "; ".join(flaws.values())
                 + "; there is no valid one, so the run cannot be resumed: start it again in "
-                "another folder"
+                f"another folder, or remove {self.checkpoints.folder} to start it again here"
             )
         for file, flaw in flaws.items():
             warn(f"{flaw}; resuming from the one before")

@@ -1,0 +1,48 @@
+"""Files that a run has lost: what is missing, and the way out."""
+
+import os
+
+from gemkit.core.errors import OptionError, TicketError
+from gemkit.runs.directory import RunDir
+from gemkit.runs.metrics import last_line
+from gemkit.tickets.ticket import Ticket
+from gemkit.training.checkpoint import CheckpointDir
+
+
+def lost_tickets(run: RunDir) -> str | None:
+    """Say which tickets a run with a result has lost, and the way out; None if it has all."""
+    files = (run.ticket, run.finetuned)
+    lost = [file.name for file in files if not os.path.lexists(file)]
+    if not run.has_result() or not lost:
+        return None
+    words = "result.json to run all of it again"
+    if os.path.lexists(run.checkpoints):  # its checks are not done
+        if run.ticket.name in lost:  # fine-tuning cannot continue without it
+            words = "result.json and checkpoints/ to run all of it again"
+        else:
+            words = "result.json to run again what came after its last checkpoint"
+    them = "it" if len(lost) == 1 else "them"
+    return f"has lost {' and '.join(lost)}; put {them} back, or remove {words}"
+
+
+def check_tickets(run: RunDir) -> None:
+    """Refuse a run with a result whose tickets are lost."""
+    if lost := lost_tickets(run):
+        raise OptionError(f"{run.path} is finished but {lost}")
+
+
+def has_lost_checkpoints(run: RunDir) -> bool:
+    """Return whether a run without a result did some work, and has no checkpoint of it."""
+    if run.has_result() or CheckpointDir(run.checkpoints).files():
+        return False
+    return not run.has_nothing_saved() or bool(last_line(run.metrics, having="epoch"))
+
+
+def load_found(run: RunDir) -> Ticket:
+    """Load the ticket that fine-tuning began with."""
+    if not os.path.lexists(run.ticket):
+        raise TicketError(
+            f"{run.ticket} does not exist, and fine-tuning began with it; put it back, or start in "
+            "another folder"
+        )
+    return Ticket.load(run.ticket, within=run.path)

@@ -1,0 +1,178 @@
+"""Runs that have lost tickets or checkpoints: they say so, and the way out that they name works."""
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+from cli_runs import TINY, Gemkit, commands_in
+
+from gemkit.pruning.guard import Guard
+from gemkit.runs.checkfile import CheckFile
+from gemkit.runs.directory import RunDir
+from gemkit.training.checkpoint import CheckpointDir
+from gemkit.training.checkpointer import DiskCheckpointer
+
+RUN = ("run", "--pruner", "gem_miner", *TINY, "--checkpoint-minutes", "0")
+TICKET, TRAINED = "ticket.safetensors", "finetuned.safetensors"
+AGAIN = "warning: there is no checkpoint of what this run did, so it starts again"
+
+
+@pytest.fixture
+def gemkit(tmp_path, monkeypatch) -> Gemkit:
+    """Return a function that runs a command in an empty folder."""
+    return commands_in(tmp_path, monkeypatch)
+
+
+def stop_at(monkeypatch, look: int) -> None:
+    """Send a signal to a run at the n-th call of its checkpointer."""
+    whole, looks = DiskCheckpointer.maybe_save, iter(range(1, 1000))
+
+    def signal_and_save(self: DiskCheckpointer, *, epoch_ended: bool = False) -> None:
+        if next(looks) == look:
+            os.kill(os.getpid(), signal.SIGTERM)
+        whole(self, epoch_ended=epoch_ended)
+
+    monkeypatch.setattr(DiskCheckpointer, "maybe_save", signal_and_save)
+
+
+def stop_checks(monkeypatch) -> None:
+    """Send a signal to a run when it writes the first trial of its checks."""
+    write, turns = CheckFile.write, iter(range(100))
+
+    def stopped(self, margin):
+        if next(turns) == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return write(self, margin)
+
+    monkeypatch.setattr(CheckFile, "write", stopped)
+
+
+def tickets(folder: str) -> list[bytes]:
+    return [Path(folder, name).read_bytes() for name in (TICKET, TRAINED)]
+
+
+def refused(gemkit: Gemkit, *words: str) -> str:
+    """Return the message of a command that ends with exit code 2."""
+    shown = gemkit(*words)
+    assert shown.exit_code == 2, shown.output
+    assert not shown.stdout
+    return shown.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("lost", [(TICKET,), (TRAINED,), (TICKET, TRAINED)])
+def test_a_finished_run_without_its_tickets_says_so_and_runs_again(gemkit, lost):
+    assert gemkit(*RUN).exit_code == 0
+    [run] = map(str, Path("runs").iterdir())
+    whole = tickets(run)
+    for name in lost:
+        Path(run, name).unlink()
+    them = "it" if len(lost) == 1 else "them"
+    sentence = (
+        f"{run} is finished but has lost {' and '.join(lost)}; "
+        f"put {them} back, or remove result.json to run all of it again"
+    )
+    for words in (("resume", run), (*RUN, "--out", run), RUN):
+        assert refused(gemkit, *words) == f"gemkit: {sentence}"
+    if len(lost) == 2:
+        way_out = sentence.partition(" is finished ")[2] + f", with `gemkit resume {run}`"
+        for command in ("eval", "check", "finetune", "bench"):
+            assert refused(gemkit, command, run).endswith(f"; its run is finished {way_out}")
+    Path(run, "result.json").unlink()
+    again = gemkit("resume", run)
+    assert again.exit_code == 0, again.stderr
+    assert AGAIN in again.stderr
+    assert tickets(run) == whole
+    assert RunDir(Path(run)).state() == "done"
+
+
+@pytest.mark.parametrize(
+    ("lost", "way_out", "remove"),
+    [
+        (TICKET, "result.json and checkpoints/ to run all of it again", True),
+        (TRAINED, "result.json to run again what came after its last checkpoint", False),
+    ],
+)
+def test_a_run_that_loses_a_ticket_before_its_checks_says_so(
+    gemkit, monkeypatch, lost, way_out, remove
+):
+    words = (*RUN, "--check", "shuffle", "--check-seeds", "1", "--out", "run")
+    with monkeypatch.context() as patch:
+        stop_checks(patch)
+        assert gemkit(*words).exit_code == 143
+    whole = tickets("run")
+    Path("run", lost).unlink()
+    assert refused(gemkit, "resume", "run").endswith(f"put it back, or remove {way_out}")
+    Path("run/result.json").unlink()
+    if remove:
+        shutil.rmtree("run/checkpoints")
+    again = gemkit("resume", "run")
+    assert again.exit_code == 0, again.stderr
+    assert (AGAIN in again.stderr) == remove
+    assert tickets("run") == whole
+
+
+def test_a_ticket_lost_during_fine_tuning_has_a_way_out(gemkit, monkeypatch):
+    with monkeypatch.context() as patch:
+        stop_at(patch, 14)
+        assert gemkit(*RUN, "--out", "run").exit_code == 143
+    file = Path("run", TICKET)
+    own = file.read_bytes()
+    file.unlink()
+    shown = gemkit("resume", "run")
+    assert shown.exit_code == 2
+    assert (
+        f"{file} does not exist, and fine-tuning began with it; put it back, or start in another "
+        "folder"
+    ) in shown.stderr
+    assert "Ticket.save" not in shown.stderr
+    file.write_bytes(own)
+    assert gemkit("resume", "run").exit_code == 0
+
+
+@pytest.mark.parametrize("look", [5, 14], ids=["search", "finetune"])
+@pytest.mark.parametrize("empty", [False, True])
+def test_a_run_without_its_checkpoints_says_that_it_starts_again(gemkit, monkeypatch, look, empty):
+    """In fine-tuning, too: without a checkpoint, it repeats the search."""
+    assert gemkit(*RUN, "--out", "whole").exit_code == 0
+    with monkeypatch.context() as patch:
+        stop_at(patch, look)
+        assert gemkit(*RUN, "--out", "run").exit_code == 143
+    shutil.rmtree("run/checkpoints")
+    if empty:
+        Path("run/checkpoints").mkdir()
+    again = gemkit("resume", "run")
+    assert again.exit_code == 0, again.stderr
+    assert again.stderr.count(AGAIN) == 1
+    assert AGAIN in Path("run/log.txt").read_text()
+    assert tickets("run") == tickets("whole")
+
+
+def test_a_run_that_saved_nothing_starts_without_a_warning(gemkit, monkeypatch):
+    def fails(self, freezes):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Guard, "check_start", fails)
+        assert gemkit(*RUN, "--out", "run").exit_code != 0
+    assert not CheckpointDir(Path("run/checkpoints")).files()
+    again = gemkit("resume", "run")
+    assert again.exit_code == 0, again.stderr
+    assert "there is no checkpoint" not in again.stderr
+
+
+def test_a_run_whose_checkpoints_are_damaged_starts_again_without_them(gemkit, monkeypatch):
+    assert gemkit(*RUN, "--out", "whole").exit_code == 0
+    with monkeypatch.context() as patch:
+        stop_at(patch, 5)
+        assert gemkit(*RUN, "--out", "run").exit_code == 143
+    for file in CheckpointDir(Path("run/checkpoints")).files():
+        file.write_bytes(file.read_bytes()[:1000])
+    shown = gemkit("resume", "run")
+    assert shown.exit_code == 2
+    assert "in another folder, or remove run/checkpoints to start it again here" in shown.stderr
+    shutil.rmtree("run/checkpoints")
+    again = gemkit("resume", "run")
+    assert (again.exit_code, AGAIN in again.stderr) == (0, True)
+    assert tickets("run") == tickets("whole")
