@@ -14,6 +14,7 @@ from gemkit.cli.allocator import keep_memory
 from gemkit.cli.command import echo
 from gemkit.cli.ending import MISTAKE, ending_of, flush_streams, open_streams
 from gemkit.core.memory import memory_explained
+from gemkit.plugins.faults import exits_are_faults
 
 # In the order in which a newcomer needs them: name -> module, attribute, line of help.
 COMMANDS = {
@@ -84,7 +85,7 @@ class Program(click.Group):
             if hasattr(stream, "reconfigure"):  # a terminal that cannot encode ≤ shows ?
                 stream.reconfigure(errors="replace")
         try:
-            with memory_explained():
+            with exits_are_faults(), memory_explained():
                 code: Any = inner()
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()

@@ -59,7 +59,7 @@ class Custom(ExternalNet):
         function = self._function()
         try:
             model = function(shape, classes)
-        except Exception as error:  # user code may raise anything
+        except (Exception, SystemExit) as error:  # user code may raise anything
             raise ModelError(
                 f"{self.function} failed when called with shape {shape} and "
                 f"{number_of(classes, 'class', 'classes')}: {describe_error(error)} "

@@ -5,8 +5,10 @@ The command line and the workers of studies do this; from Python the exception i
 
 import os
 import sys
+import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import FrameType
@@ -18,6 +20,25 @@ if TYPE_CHECKING:
 VARIABLE = "GEMKIT_TRACEBACK"
 FAULT = 1
 """The exit code: an error of the plugin's author, not of the user."""
+_OURS = {"gemkit", "click"}
+"""Packages that may end the program."""
+
+
+class ExitedError(RuntimeError):
+    """Code that is not gemkit's raised SystemExit, which would end the program without a word."""
+
+
+@contextmanager
+def exits_are_faults() -> Iterator[None]:
+    """Raise `ExitedError` for a SystemExit of a plugin, a network or a data set of the user."""
+    try:
+        yield
+    except SystemExit as error:
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        if _owner(frames[-1]) in _OURS or not any(_is_theirs(frame) for frame in frames):
+            raise
+        words = f"SystemExit: {error.code}"
+        raise ExitedError(words).with_traceback(error.__traceback__) from error
 
 
 def fault_of(error: Exception) -> str | None:
@@ -38,14 +59,18 @@ def _fault(error: Exception) -> list[str] | None:
     """Describe a fault, and the place of it, by the frames of this process."""
     frames, theirs = list(traceback.walk_tb(error.__traceback__)), _plugins()
     place = next((one for one in reversed(frames) if _owner(one[0]) in theirs), None)
+    exited = isinstance(error, ExitedError)
+    if place is None and exited:
+        place = next((one for one in reversed(frames) if _is_theirs(one[0])), None)
     if place is None:
         return None
     frame, line = place
     whose = "" if _owner(frames[-1][0]) == "gemkit" else ", which is a fault in the plugin"
     code, package = frame.f_code, _owner(frame)
+    who = _whose((one for one, _ in frames), package) if package in theirs else "your code"
+    reason = str(error) if exited else f"{type(error).__name__}: {error}"
     return [
-        f"{_whose((one for one, _ in frames), package)} failed{whose}: "
-        f"{type(error).__name__}: {error}",
+        f"{who} failed{whose if package in theirs else ''}: {reason}",
         f"  at {Path(code.co_filename)}:{line}, in {code.co_name}",
     ]
 
@@ -113,3 +138,12 @@ def _owner(frame: FrameType) -> str:
 
 def _package(module: str) -> str:
     return module.partition(".")[0]
+
+
+def _is_theirs(frame: FrameType) -> bool:
+    """Return whether a frame is of a plugin, or of a file that is part of no library."""
+    if (package := _owner(frame)) in _OURS:
+        return False
+    file = Path(frame.f_code.co_filename)
+    library = not file.is_absolute() or file.is_relative_to(sysconfig.get_paths()["stdlib"])
+    return package in _plugins() or not (library or "site-packages" in file.parts)

@@ -26,7 +26,7 @@ from gemkit.core.errors import (
 )
 from gemkit.core.memory import shortage
 from gemkit.plugins.current import in_use
-from gemkit.plugins.faults import fault_of
+from gemkit.plugins.faults import exits_are_faults, fault_of
 from gemkit.plugins.loader import load_plugins
 from gemkit.plugins.registry import Registry
 from gemkit.pruning.feasible import check_network
@@ -91,7 +91,7 @@ def work_on(task: Mapping[str, Any]) -> dict[str, Any]:
         try:
             if store.result(name) is not None:
                 return {"state": "done"}
-            with explained(_SAVED), chdir(task["cwd"]):
+            with exits_are_faults(), explained(_SAVED), chdir(task["cwd"]):
                 _registry(tuple(task["plugins"]))  # a signal amid imports would look like a fault
                 with signals.raised():
                     return _measure(task, store, name, folder, log)

@@ -15,7 +15,7 @@ from studies import cells_of
 from gemkit import load_plugins
 from gemkit.cli import ending
 from gemkit.core.errors import CollapseError, OptionError, Stopped
-from gemkit.plugins.faults import FAULT
+from gemkit.plugins.faults import FAULT, ExitedError
 from gemkit.runs.directory import RunDir, check_free, create
 from gemkit.runs.former import _named
 from gemkit.runs.found import runs_in
@@ -251,6 +251,95 @@ def test_an_exception_in_a_worker_of_a_study_names_the_line_of_the_plugin(tmp_pa
     assert ended["state"] == "failed"
     assert "scores 'faulty' (plugin given as a file) failed" in ended["reason"]
     assert f"at {file}:{line_of('return wieghts')}, in importance" in ended["reason"]
+
+
+EXITS = ["raise SystemExit(0)", "raise SystemExit", "import sys; sys.exit('bye')"]
+
+
+@pytest.mark.parametrize("words", EXITS)
+def test_a_plugin_that_exits_is_a_fault_with_its_line(gemkit, words, monkeypatch):
+    text = PLUGIN.replace("return wieghts", words)
+    Path("faulty.py").write_text(text)
+    run = ("run", "--plugin", "faulty.py", "--pruner", "faulty", *TINY)
+    shown = gemkit(*run)
+    assert shown.exit_code == FAULT, shown.output
+    code = {EXITS[0]: "0", EXITS[1]: "None", EXITS[2]: "bye"}[words]
+    who = "gemkit: scores 'faulty' (plugin given as a file) failed, which is a fault in the plugin"
+    line = 1 + next(n for n, line in enumerate(text.splitlines()) if words in line)
+    place = f"  at {Path.cwd()}/faulty.py:{line}, in importance"
+    assert f"{who}: SystemExit: {code}\n{place}\n" in shown.stderr
+    monkeypatch.setenv("GEMKIT_TRACEBACK", "1")
+    assert isinstance(gemkit(*run).exception, ExitedError)  # whose traceback Python prints
+
+
+def test_a_library_that_exits_for_a_plugin_is_its_fault(gemkit):
+    words = "import argparse; argparse.ArgumentParser().parse_args(['--help'])"
+    Path("faulty.py").write_text(PLUGIN.replace("return wieghts", words))
+    shown = gemkit("run", "--plugin", "faulty.py", "--pruner", "faulty", *TINY)
+    assert shown.exit_code == FAULT, shown.output
+    assert "faulty.py" in shown.stderr
+    assert ", in importance" in shown.stderr
+
+
+@pytest.mark.parametrize("where", ["load", "__len__"])
+def test_a_data_set_that_exits_is_a_fault(gemkit, where):
+    change = {"load": "return Data.of_datasets", "__len__": "return 8"}[where]
+    text = PLUGIN.replace(change, f"raise SystemExit(0)\n        {change}")
+    Path("broken.py").write_text(text)
+    shown = gemkit("run", "--plugin", "broken.py", "--dataset", "broken", "--device", "cpu")
+    assert shown.exit_code == FAULT, shown.output
+    assert "SystemExit: 0\n" in shown.stderr
+    assert f", in {where}\n" in shown.stderr
+
+
+NET = """
+from torch import nn
+
+class Net(nn.Sequential):
+    def forward(self, images):
+        pass
+        return super().forward(images)
+
+def leaving(shape, classes):
+    pass
+    return Net(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], classes))
+"""
+
+
+@pytest.mark.parametrize(("where", "code"), [("forward", FAULT), ("leaving", ending.MISTAKE)])
+def test_a_network_that_exits_is_an_error_with_its_line(gemkit, where, code, monkeypatch):
+    """In the function that builds it, it is reported as other exceptions there are."""
+    head, name, body = NET.partition(f"def {where}(")
+    name += body.replace("pass", "raise SystemExit(0)", 1)
+    module = f"nets_that_exit_in_{where}"
+    Path(f"{module}.py").write_text(head + name)
+    monkeypatch.syspath_prepend(Path.cwd())
+    small = [word for word in TINY if word not in ("-o", "model.width=4", "dataset.samples=60")]
+    shown = gemkit("run", "--model", f"{module}:leaving", "--pruner", "snip", *small)
+    assert shown.exit_code == code, shown.output
+    assert "SystemExit: 0" in shown.stderr
+    assert f"{module}.py" in shown.stderr
+    assert "Traceback" not in shown.stderr
+
+
+def test_a_plugin_that_exits_in_a_worker_of_a_study_is_recorded(tmp_path):
+    file = tmp_path / "leaving.py"
+    file.write_text(PLUGIN.replace("return wieghts", "raise SystemExit(0)"))
+    registry = load_plugins(files=[file], only=())
+    [cell] = cells_of(CELL | {"pruner": "faulty", "density": 0.3}, registry=registry)
+    stage, *_ = cell.stages.values()
+    store = StageStore(tmp_path / "study")
+    ended = carry_out({**stage.task, "store": str(store.path), "cwd": str(tmp_path)})
+    assert ended["state"] == "failed"
+    assert "scores 'faulty' (plugin given as a file) failed" in ended["reason"]
+    assert "SystemExit: 0" in ended["reason"]
+
+
+def test_exits_of_gemkit_and_click_are_no_faults(gemkit, monkeypatch):
+    for words, code in ((["--help"], 0), (["run", "--help"], 0), (["run", "--sed"], 2), ([], 2)):
+        assert gemkit(*words).exit_code == code
+    monkeypatch.setenv("_GEMKIT_COMPLETE", "bash_source")
+    assert "complete" in gemkit().stdout
 
 
 @pytest.mark.parametrize("error", [TimeoutError("slow"), ProcessLookupError(3, "gone")])
