@@ -349,6 +349,37 @@ def test_an_error_of_neither_file_nor_stream_keeps_its_traceback(error):
     assert "cannot write the answer" in ending.ending_of(OSError(28, "No space left on device"))[0]
 
 
+PLUGIN_CODES = {
+    "an exception in importance": ("return wieghts", "return wieghts", FAULT),
+    "None": ("return wieghts", "return None", ending.MISTAKE),
+    "NaN": (
+        "return wieghts",
+        "return {n: w / 0 * 0 for n, w in probe.weights.items()}",
+        ending.MISTAKE,
+    ),
+    "a wrong shape": (
+        "return wieghts",
+        "return {n: w.flatten() for n, w in probe.weights.items()}",
+        ending.MISTAKE,
+    ),
+    "an exception on import": ("class Faulty", "wieghts\n\nclass Faulty", ending.MISTAKE),
+    "an exception in a hook": ("return [Faulty]", "return [Fualty]", ending.MISTAKE),
+}
+
+
+@pytest.mark.parametrize("fault", PLUGIN_CODES)
+def test_only_an_exception_of_a_plugin_at_work_has_the_exit_code_of_a_fault(gemkit, fault):
+    old, new, code = PLUGIN_CODES[fault]
+    Path("faulty.py").write_text(PLUGIN.replace(old, new, 1))
+    shown = gemkit("run", "--plugin", "faulty.py", "--pruner", "faulty", *TINY)
+    assert shown.exit_code == code, shown.output
+    assert "Traceback" not in shown.stderr
+    page = (Path(__file__).parents[3] / "docs" / "runs.md").read_text()
+    [row] = [line for line in page.splitlines() if line.startswith(f"| {code} | ")]
+    words = "an exception in code of a plugin while it runs"
+    assert words in row if code == FAULT else "a plugin that fails when it is imported" in row
+
+
 def test_the_table_of_exit_codes_is_that_of_the_program():
     page = (Path(__file__).parents[3] / "docs" / "runs.md").read_text()
     section = page.partition("\n## Exit codes\n")[2].partition("\n## ")[0]
