@@ -8,14 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gemkit.cli.command import (
-    Answer,
-    PathType,
-    SectionedCommand,
-    answers_json,
-    echo,
-    option,
-)
+from gemkit.cli.command import Answer, SectionedCommand, answers_json, echo, option
+from gemkit.cli.paths import PathType
 from gemkit.core.text import number_of
 
 if TYPE_CHECKING:

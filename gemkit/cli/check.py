@@ -4,20 +4,14 @@ from typing import Any
 
 import click
 
-from gemkit.cli.command import (
-    Answer,
-    Number,
-    PathType,
-    SectionedCommand,
-    answers_json,
-    option,
-)
+from gemkit.cli.command import Answer, Number, SectionedCommand, answers_json, option
 from gemkit.cli.options import (
     fields_option,
     plugin_option,
     training_machine_options,
     world_options,
 )
+from gemkit.cli.paths import PathType
 
 EXAMPLES = """\b
 Examples:

@@ -142,26 +142,6 @@ class Number(click.FloatRange):
         return number
 
 
-class PathType(click.Path):
-    """A path; click's own takes an empty text for the current folder."""
-
-    def __init__(
-        self, *, exists: bool = False, file_okay: bool = True, dir_okay: bool = True
-    ) -> None:
-        super().__init__(exists=exists, file_okay=file_okay, dir_okay=dir_okay, path_type=Path)
-
-    def convert(
-        self,
-        value: Any,  # noqa: ANN401 - click's own signature
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> Any:  # noqa: ANN401
-        """Return the path; refuse an empty text."""
-        if value == "":
-            self.fail("the path is empty; write a dot for the current folder.", param, ctx)
-        return super().convert(value, param, ctx)
-
-
 class Answer(NamedTuple):
     """What a command returns: data for `--json`, text for people, and the exit code."""
 

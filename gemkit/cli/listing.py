@@ -5,14 +5,9 @@ from pathlib import Path
 
 import click
 
-from gemkit.cli.command import (
-    Answer,
-    PathType,
-    SectionedCommand,
-    answers_json,
-    echo,
-)
+from gemkit.cli.command import Answer, SectionedCommand, answers_json, echo
 from gemkit.cli.options import fields_option, plugin_option, role_options
+from gemkit.cli.paths import PathType
 from gemkit.core.errors import UnknownNameError
 
 

@@ -6,16 +6,8 @@ from typing import Any
 
 import click
 
-from gemkit.cli.command import (
-    Decorator,
-    Function,
-    Number,
-    PathType,
-    bundle,
-    chain,
-    given,
-    option,
-)
+from gemkit.cli.command import Decorator, Function, Number, bundle, chain, given, option
+from gemkit.cli.paths import PathType
 from gemkit.core.limits import MAX_SEED
 
 DEVICES = ("auto", "cpu", "cuda", "mps")

@@ -11,12 +11,12 @@ import click
 from gemkit.cli.command import (
     Answer,
     Number,
-    PathType,
     SectionedCommand,
     answers_json,
     check_folder,
     option,
 )
+from gemkit.cli.paths import PathType
 
 if TYPE_CHECKING:
     from gemkit.sanity.check import Expected

@@ -12,7 +12,6 @@ import click
 from gemkit.cli.command import (
     Answer,
     Number,
-    PathType,
     SectionedCommand,
     answers_json,
     check_folder,
@@ -20,6 +19,7 @@ from gemkit.cli.command import (
     option,
 )
 from gemkit.cli.options import data_dir_option, download_option, integer_option, plugin_option
+from gemkit.cli.paths import PathType
 from gemkit.core.memory import during
 from gemkit.core.text import number_of
 

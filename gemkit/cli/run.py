@@ -11,16 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gemkit.cli.check import SEEDS
-from gemkit.cli.command import (
-    Answer,
-    PathType,
-    SectionedCommand,
-    answers_json,
-    bundle,
-    echo,
-    given,
-    option,
-)
+from gemkit.cli.command import Answer, SectionedCommand, answers_json, bundle, echo, given, option
 from gemkit.cli.density import density_option
 from gemkit.cli.options import (
     BATCH_SIZE,
@@ -43,6 +34,7 @@ from gemkit.cli.options import (
     seed_option,
     world_options,
 )
+from gemkit.cli.paths import PathType
 from gemkit.cli.task import metric_option, replaced_objective, with_objective
 from gemkit.core.text import number_of
 

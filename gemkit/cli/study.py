@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gemkit.cli.axes import axis_options, given_axes, split_fields, study_grid
-from gemkit.cli.command import (
-    Answer,
-    PathType,
-    SectionedCommand,
-    answers_json,
-    echo,
-    option,
-)
+from gemkit.cli.command import Answer, SectionedCommand, answers_json, echo, option
 from gemkit.cli.options import (
     CHECKPOINT_MINUTES,
     checkpoint_option,
@@ -26,6 +19,7 @@ from gemkit.cli.options import (
     plugin_option,
     preset_option,
 )
+from gemkit.cli.paths import PathType
 from gemkit.core.text import number_of
 
 if TYPE_CHECKING:

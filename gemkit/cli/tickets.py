@@ -14,12 +14,12 @@ from gemkit.cli.command import (
     Answer,
     Decorator,
     Function,
-    PathType,
     SectionedCommand,
     answers_json,
     echo,
     load_registry,
 )
+from gemkit.cli.paths import PathType
 from gemkit.core.errors import GemkitError, PluginError, TicketError, UnknownNameError
 
 if TYPE_CHECKING:

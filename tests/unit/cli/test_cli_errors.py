@@ -11,8 +11,8 @@ import torch
 from cli_runs import PLUGIN, TINY, Gemkit, answer, commands_in
 
 from gemkit.cli import main
-from gemkit.cli.command import PathType
 from gemkit.cli.configure import parse_value
+from gemkit.cli.paths import PathType
 from gemkit.cli.program import COMMANDS
 from gemkit.cli.progress import only_first_prints
 from gemkit.core.errors import StorageError, TooLittleMemoryError, TrainingError
