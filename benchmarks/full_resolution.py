@@ -70,7 +70,7 @@ def table(records: Sequence[Record]) -> str:
     verdicts = judged(groups)
     head = (
         *("method", "target", "kept", "before", "after", "paper"),
-        *("shuffle", "reinit", "epochs", "CPU hours", "seeds"),
+        *("shuffle", "reinit", "epochs", "precision", "CPU hours", "seeds"),
     )
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for one in sorted(groups, key=lambda own: (own.density == 1, own.density)):
@@ -92,9 +92,15 @@ def _row(group: Group, verdicts: Sequence[Judged]) -> list[str]:
         PAPER.get((name, group.density), ""),
         *(_control(verdicts, check) for check in ("shuffle", "reinit")),
         f"{searched.mean if searched else 0:g} + {plan['epochs']}",
+        _precision(group.records[0].config),
         f"{spent.mean / 3600:.1f}" if spent else "",
         str(len(group.measured)),
     ]
+
+
+def _precision(config: Mapping[str, Any]) -> str:
+    """Return the precision of a run; what is at its default is left out of a configuration."""
+    return {"32": "float32"}.get(own := config["runtime"].get("precision", "32"), own)
 
 
 def _spread(group: Group, moment: str) -> str:

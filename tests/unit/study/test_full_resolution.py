@@ -31,8 +31,10 @@ def test_the_study_is_sound_and_treats_all_methods_alike(name, tmp_path):
     cells = Study.of(grid, tmp_path / "none", registry=registry).cells
     assert len(cells) == 3 * len(grid.variant)
     configs = [cell.info.config for cell in cells]
-    for field in ("model", "dataset", "runtime"):
+    for field in ("model", "dataset"):
         assert all(one[field] == configs[0][field] for one in configs), field
+    runtimes = [one["runtime"] | {"precision": None} for one in configs]
+    assert all(runtime == runtimes[0] for runtime in runtimes)
     plans = [one["finetune"] | {"epochs": None} for one in configs]
     assert all(plan == plans[0] for plan in plans)
 
@@ -68,10 +70,12 @@ def test_the_table_has_a_row_for_each_method_and_density():
         record(seed=seed) | {"variant": "Gem-Miner, auto", "density": 0.0144} for seed in (0, 1, 2)
     ]
     for one in own:
-        one["config"] = one["config"] | {"finetune": {"epochs": 20}}
+        plain = {"finetune": {"epochs": 20}, "runtime": {"precision": "bf16"}}
+        one["config"] = one["config"] | plain
     mean = 100 * sum(one["after"] for one in own) / 3
     *_, row = table(own).splitlines()
     assert row.startswith("| Gem-Miner, auto | 1.44 % |")
     assert f"| {mean:.1f} ± " in row
     assert "| 77.89 |" in row
+    assert "| bf16 |" in row
     assert row.endswith("| 3 |")
