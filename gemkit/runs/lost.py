@@ -27,7 +27,7 @@ def lost_tickets(run: RunDir) -> str | None:
 
 def check_tickets(run: RunDir) -> None:
     """Refuse a run with a result whose tickets are lost."""
-    if lost := lost_tickets(run):
+    if run.result() is not None and (lost := lost_tickets(run)):
         raise OptionError(f"{run.path} is finished but {lost}")
 
 
