@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gemkit.core.atomic_io import kind_at, open_plain
-from gemkit.core.errors import OptionError
+from gemkit.core.errors import OptionError, StorageError
 
 _PATIENCE = 20
 """Attempts to get a lock, 0.05 s apart, since `gemkit runs` holds one briefly."""
@@ -39,7 +39,7 @@ def hold(file: BinaryIO, what: Path) -> None:
     try:
         held = try_lock(file.fileno(), fcntl.LOCK_EX, _PATIENCE)
     except OSError as error:
-        raise OptionError(
+        raise StorageError(
             f"{what} cannot be locked, because its file system has no locks ({error.strerror}); "
             "use a folder on another disk"
         ) from error

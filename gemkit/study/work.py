@@ -85,6 +85,8 @@ def work_on(task: Mapping[str, Any]) -> dict[str, Any]:
             held.enter_context(folder.locked())
         except OptionError:
             return {"state": "busy"}
+        except StorageError as error:  # its file system has no locks
+            return {"state": "failed", "reason": str(error)}
         except OSError as error:
             return {"state": "failed", "reason": f"cannot write to {folder.path}: {error.strerror}"}
         log = Log(folder.log)

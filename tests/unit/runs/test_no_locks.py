@@ -6,8 +6,10 @@ import os
 
 import pytest
 from cli_runs import commands_in
+from studies import TINY, cells_of
 
 from gemkit.study.store import Ledger
+from gemkit.study.work import carry_out
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +26,15 @@ def test_a_run_is_refused_in_one_message(tmp_path, monkeypatch):
     assert shown.exit_code == 2
     assert "mine cannot be locked, because its file system has no locks" in shown.stderr
     assert "use a folder on another disk" in shown.stderr
+
+
+def test_a_stage_of_a_study_fails_and_is_not_taken_for_busy(tmp_path):
+    """A driver waits for a busy stage, or tries it again at once."""
+    [cell] = cells_of(TINY | {"pruner": "random", "density": 0.3})
+    search, _ = cell.stages.values()
+    ended = carry_out({**search.task, "store": str(tmp_path), "cwd": str(tmp_path)})
+    assert ended["state"] == "failed"
+    assert "cannot be locked, because its file system has no locks" in ended["reason"]
 
 
 def test_runs_are_listed(tmp_path, monkeypatch):
