@@ -99,7 +99,7 @@ def _launcher() -> tuple[str, int] | None:
         if environment.detect() and (name != "srun" or os.environ["SLURM_NTASKS"] != "1"):
             with _explained(KeyError, RuntimeError, ValueError):
                 count = environment().world_size()
-            if name == "srun" and "SLURM_STEP_NUM_TASKS" not in os.environ:
+            if name == "srun" and os.environ.get("SLURM_STEP_NUM_TASKS") != str(count):
                 raise TrainingError(
                     f"this Slurm job has {number_of(count, 'task')}, but srun has not started "
                     "them: write srun before the command, or ask for one task (--ntasks=1), and "

@@ -279,7 +279,7 @@ def as_task(monkeypatch, **changes):
     job = {
         "NTASKS": 2,
         "NTASKS_PER_NODE": 2,
-        "STEP_NUM_TASKS": 2,
+        "STEP_NUM_TASKS": changes.get("NTASKS", 2),
         "PROCID": 0,
         "LOCALID": 0,
         "NODEID": 0,
@@ -339,10 +339,12 @@ def test_tasks_on_several_nodes_are_refused(monkeypatch):
         make_fabric(Runtime(device="cpu", devices=2))
 
 
-def test_tasks_that_srun_has_not_started_are_not_waited_for(monkeypatch):
-    """A batch script is one process, however many tasks its job has."""
-    as_task(monkeypatch)
-    monkeypatch.delenv("SLURM_STEP_NUM_TASKS")
+@pytest.mark.parametrize("step", [None, 1])
+def test_tasks_that_srun_has_not_started_are_not_waited_for(step, monkeypatch):
+    """A batch script, or the shell of salloc, is one process, however many tasks its job has."""
+    as_task(monkeypatch, STEP_NUM_TASKS=step)
+    if step is None:
+        monkeypatch.delenv("SLURM_STEP_NUM_TASKS")
     with pytest.raises(TrainingError, match="has 2 tasks, but srun has not started them: write"):
         make_fabric(Runtime(device="cpu", devices=2), start_processes=True)
     make_fabric(CPU)
