@@ -49,4 +49,5 @@ def described_with_place(error: BaseException) -> str:
 def _is_own(file: Path) -> bool:
     if any(file.is_relative_to(folder) for folder in _KNOWN):
         return False
-    return "site-packages" in file.parts or not file.is_relative_to(_STANDARD)
+    installed = not {"site-packages", "dist-packages"}.isdisjoint(file.parts)
+    return installed or not file.is_relative_to(_STANDARD)

@@ -146,4 +146,5 @@ def _is_theirs(frame: FrameType) -> bool:
         return False
     file = Path(frame.f_code.co_filename)
     library = not file.is_absolute() or file.is_relative_to(sysconfig.get_paths()["stdlib"])
-    return package in _plugins() or not (library or "site-packages" in file.parts)
+    library = library or not {"site-packages", "dist-packages"}.isdisjoint(file.parts)
+    return package in _plugins() or not library

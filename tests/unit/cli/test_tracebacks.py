@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 from signal import SIGINT, SIGTERM
+from types import SimpleNamespace
 
 import pytest
 from cli_runs import TINY, Gemkit, commands_in
@@ -15,7 +16,7 @@ from studies import cells_of
 from gemkit import load_plugins
 from gemkit.cli import ending
 from gemkit.core.errors import CollapseError, OptionError, Stopped
-from gemkit.plugins.faults import FAULT, ExitedError
+from gemkit.plugins.faults import FAULT, ExitedError, _is_theirs
 from gemkit.runs.directory import RunDir, check_free, create
 from gemkit.runs.former import _named
 from gemkit.runs.found import runs_in
@@ -279,6 +280,19 @@ def test_a_library_that_exits_for_a_plugin_is_its_fault(gemkit):
     assert shown.exit_code == FAULT, shown.output
     assert "faulty.py" in shown.stderr
     assert ", in importance" in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "theirs"),
+    [
+        ("/home/a/mine.py", True),
+        ("/usr/lib/python3/dist-packages/torch/nn/modules/module.py", False),
+        ("/env/lib/python3.11/site-packages/torch/nn/modules/module.py", False),
+    ],
+)
+def test_code_of_installed_libraries_is_not_the_users(file, theirs):
+    frame = SimpleNamespace(f_globals={"__name__": "m"}, f_code=SimpleNamespace(co_filename=file))
+    assert _is_theirs(frame) is theirs
 
 
 @pytest.mark.parametrize("where", ["load", "__len__"])
