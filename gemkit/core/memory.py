@@ -5,10 +5,13 @@ the function that a user calls, sees the original exception. `memory_explained` 
 """
 
 import errno
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from traceback import walk_tb
 
-from gemkit.core.errors import GemkitError, TooLittleMemoryError
+from gemkit.core.errors import DataError, GemkitError, TooLittleMemoryError
 
 _NO_MEMORY = (
     "out of memory",
@@ -19,6 +22,13 @@ _NO_MEMORY = (
     "bad_alloc",
     "status_alloc_failed",
 )
+_LOST_WORKER = re.compile(
+    r"DataLoader worker \(pid.*\) (is killed by signal|exited unexpectedly)", re.DOTALL
+)
+LOST_WORKER = (
+    "a worker that reads the data ended or was killed, perhaps for lack of memory; use fewer "
+    "workers (0 shows an error of the data set itself)"
+)
 _MARK = "while "
 _SMALLER = "choose a smaller network (or -o model.width)"
 _MORE = "use a device with more memory"
@@ -26,7 +36,8 @@ _TRAINING = f"lower --batch-size, {_SMALLER}, train with --precision bf16, or {_
 
 _LIBRARIES = "loading libraries"
 LESS = {
-    _LIBRARIES: "end other programs, or raise the limit of memory (`ulimit -v`)",
+    _LIBRARIES: "end other programs, or raise the limit of memory (`ulimit -v`); if there is "
+    "enough, the disk of this library does not let programs be executed (mount option noexec)",
     "loading the data": "use fewer or smaller images (-o dataset.samples or dataset.size), stream "
     f"them from disk (-o dataset.memory=never), where the data set can, or {_MORE}",
     "building the network": f"{_SMALLER}, or {_MORE}",
@@ -80,14 +91,30 @@ def said(saved: str | Callable[[], str]) -> str:
     return saved if isinstance(saved, str) else saved()
 
 
+def is_lost_worker(error: BaseException) -> bool:
+    """Return whether a worker of a data loader is gone.
+
+    torch says so in whatever code runs then, or the tensors of the worker cannot be received.
+    """
+    if isinstance(error, OSError | EOFError):
+        files = [frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__)]
+        return any(Path(file).match("torch/multiprocessing/reductions.py") for file in files)
+    return isinstance(error, RuntimeError) and _LOST_WORKER.match(str(error)) is not None
+
+
 @contextmanager
 def memory_explained(saved: str | Callable[[], str] = "") -> Iterator[None]:
-    """Report too little memory as a `TooLittleMemoryError`; `saved` says what is kept."""
+    """Report too little memory as a `TooLittleMemoryError`; `saved` says what is kept.
+
+    A lost worker of a data loader is an error of the data: it may have had too little memory.
+    """
     try:
         yield
     except TooLittleMemoryError:
         raise
     except Exception as error:
+        if is_lost_worker(error):
+            raise DataError("; ".join(filter(None, [LOST_WORKER, said(saved)]))) from error
         if (lack := shortage(error)) is None:
             raise
         raise TooLittleMemoryError(_sentence(lack, said(saved))) from error

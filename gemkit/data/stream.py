@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gemkit.core.errors import DataError, GemkitError
+from gemkit.core.memory import LOST_WORKER, is_lost_worker
 from gemkit.core.probe import Batch
 from gemkit.core.raised import described_with_place
 from gemkit.core.tensors import generator, is_index
@@ -184,11 +185,8 @@ def read(
         except GemkitError:
             raise
         except Exception as error:  # a user's data set may raise anything
-            if "exited unexpectedly" in str(error) or "is killed by signal" in str(error):
-                raise DataError(
-                    f"{where} cannot be read: a worker was killed, perhaps for lack of memory; use "
-                    "fewer workers"
-                ) from error
+            if is_lost_worker(error):
+                raise DataError(f"{where} cannot be read: {LOST_WORKER}") from error
             raise DataError(
                 f"{where} cannot be read ({described_with_place(error)}); correct the data set, "
                 "or the function that collates its samples"

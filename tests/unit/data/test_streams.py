@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import time
 import warnings
 from itertools import chain, islice
 from pathlib import Path
@@ -16,12 +17,14 @@ from hypothesis import strategies as st
 from own_data import Counting, Jittered, Rows, loader, of_datasets, of_loaders, of_tensors, pair
 from tiny import CPU, PLAN, tiny_net
 from torch import nn
+from torch.multiprocessing import get_context
 from torch.utils.data import DataLoader, TensorDataset, get_worker_info
 
 import gemkit
 from gemkit import Data, GemkitWarning, Plan, Runtime, evaluate, finetune, importance, search
 from gemkit.cli.command import split_text
 from gemkit.core.errors import DataError
+from gemkit.core.memory import memory_explained
 from gemkit.data.readers import DatasetReader, LoaderReader
 from gemkit.data.source import known_size
 from gemkit.data.stream import stream
@@ -102,8 +105,34 @@ class Deadly(Jittered):
 
 def test_a_killed_worker_is_not_blamed_on_the_data():
     deadly = stream(DatasetReader(Deadly(20), torch.arange(20), None, 1), "x")
-    with pytest.raises(DataError, match="a worker was killed, perhaps for lack of memory; use"):
+    with pytest.raises(DataError, match=r"batch . cannot be read: a worker .* or was killed"):
         list(deadly.batches(8, seed=0))
+
+
+def test_a_worker_that_is_killed_while_its_batches_are_used_is_not_either():
+    """torch raises then wherever this process is."""
+    deadly = stream(DatasetReader(Deadly(20), torch.arange(20), None, 1), "x")
+    with pytest.raises(DataError, match="a worker .* or was killed"), memory_explained():
+        for _ in deadly.batches(2):
+            time.sleep(0.3)
+
+
+def test_a_batch_that_a_lost_worker_leaves_is_not_blamed_on_the_data():
+    """The tensors of a batch come from its worker, which has to be there until they are read."""
+
+    class Left:
+        def __iter__(self):
+            yield torch.zeros(2, 1), torch.tensor([0, 1])
+            queue = get_context("fork").Queue()
+            worker = get_context("fork").Process(target=queue.put, args=[torch.ones(2)])
+            worker.start()
+            time.sleep(0.5)
+            worker.kill()
+            worker.join()
+            yield queue.get(), torch.tensor([0, 1])
+
+    with pytest.raises(DataError, match="batch 1 cannot be read: a worker .* or was killed"):
+        list(of_batches(Left(), 2).batches(2))
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker")  # on one core

@@ -198,7 +198,7 @@ def test_a_system_call_without_memory_counts():
 
 def test_a_library_that_does_not_fit_into_memory_counts():
     with (
-        pytest.raises(TooLittleMemoryError, match=r"while loading libraries \(libtorch.*ulimit -v"),
+        pytest.raises(TooLittleMemoryError, match=r"loading libraries \(libt.*ulimit -v.*noexec"),
         memory_explained(),
         during("searching"),
     ):
