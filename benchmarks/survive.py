@@ -62,7 +62,7 @@ def kills(place: Path, arguments: argparse.Namespace) -> Found:
 
 def files(place: Path, arguments: argparse.Namespace) -> Found:
     """Give damaged files to every reader, by the tests that do so with a few."""
-    words = ["-m", "pytest", "-v", "-p", "no:cacheprovider", *TESTS]
+    words = ["-m", "pytest", "-v", "-n", "auto", "-p", "no:cacheprovider", *TESTS]
     own = {"GEMKIT_FUZZ": str(arguments.cases), "HYPOTHESIS_STORAGE_DIRECTORY": str(place)}
     said = list[str]()
     with subprocess.Popen(
