@@ -1,8 +1,11 @@
 """Files that a run has lost: what is missing, and the way out."""
 
 import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
-from gemkit.core.errors import OptionError, TicketError
+from gemkit.core.errors import OptionError, TicketError, some
 from gemkit.runs.directory import RunDir
 from gemkit.runs.metrics import last_line
 from gemkit.tickets.ticket import Ticket
@@ -29,6 +32,35 @@ def check_tickets(run: RunDir) -> None:
     """Refuse a run with a result whose tickets are lost."""
     if run.result() is not None and (lost := lost_tickets(run)):
         raise OptionError(f"{run.path} is finished but {lost}")
+
+
+def lost_levels(run: RunDir, levels: Iterable[Mapping[str, Any]]) -> str | None:
+    """Say which tickets of levels are lost or damaged, and the way out; None if all are sound.
+
+    Only running again would make them again: a checkpoint has nothing of levels that are done.
+    """
+    files = [Path(name) for name in dict.fromkeys(level["ticket"] for level in levels)]
+    lost = [file.name for file in files if not _is_sound(file, run)]
+    if not lost:
+        return None
+    there = {"result.json": run.has_result(), "checkpoints/": os.path.lexists(run.checkpoints)}
+    made = " and ".join(name for name, is_there in there.items() if is_there)
+    are, them = ("is", "it") if len(lost) == 1 else ("are", "them")
+    return (
+        f"of {len(files)} tickets in {run.ladder}, {len(lost)} {are} lost or damaged "
+        f"({some(lost)}); put {them} back, or remove {made} to run all of it again"
+    )
+
+
+def _is_sound(file: Path, run: RunDir) -> bool:
+    """Return whether a file is there and holds a ticket."""
+    if not os.path.lexists(file):  # or its name is none: the list is untrusted
+        return False
+    try:
+        Ticket.load(file, within=run.path)
+    except TicketError:
+        return False
+    return True
 
 
 def has_lost_checkpoints(run: RunDir) -> bool:

@@ -26,7 +26,7 @@ from gemkit.runs.config import RunConfig
 from gemkit.runs.directory import RunDir
 from gemkit.runs.failures import explained
 from gemkit.runs.former import check_same_run, finished, note_unfinished
-from gemkit.runs.lost import check_tickets
+from gemkit.runs.lost import check_tickets, lost_levels
 from gemkit.runs.machine import environment
 from gemkit.runs.networks import at_most
 from gemkit.runs.progress import Progress
@@ -258,7 +258,10 @@ def _prepare_folder(run_dir: RunDir, run: ResolvedRun, setup: Setup, progress: P
             note = "held another run, which had saved nothing; this one takes its place"
         else:
             check_tickets(run_dir)
-            note = "is finished" if run_dir.result() else "holds this run; resuming it"
+            known = run_dir.result()
+            if known and (lost := lost_levels(run_dir, known["ladder"])):
+                progress.warn(lost)
+            note = "is finished" if known else "holds this run; resuming it"
         progress.note(f"{run_dir.path} {note}")
     data = setup.data.fingerprint.model_dump()
     run_dir.write_config({**run.to_data(), "data": data, "run": run.settings.to_data()})

@@ -20,7 +20,7 @@ from gemkit.runs.checking import Checks, check_run
 from gemkit.runs.directory import RunDir
 from gemkit.runs.failures import explained
 from gemkit.runs.levels import Levels
-from gemkit.runs.lost import has_lost_checkpoints, load_found
+from gemkit.runs.lost import has_lost_checkpoints, load_found, lost_levels
 from gemkit.runs.metrics import Log, Metrics
 from gemkit.runs.progress import Progress
 from gemkit.runs.resolved import ResolvedRun
@@ -102,6 +102,8 @@ class Runner:
                 if has_lost_checkpoints(self.run_dir):
                     self._warn("there is no checkpoint of what this run did, so it starts again")
                 metrics.clear()
+            elif lost := lost_levels(self.run_dir, levels.data):
+                self._warn(lost)
             self.log.say(f"resumed in {phase}" if phase else "started")
             result = self._phases([metrics, self.log, *listeners], levels, watch, checkpointer)
             metrics.check_there()

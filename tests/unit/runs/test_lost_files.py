@@ -1,5 +1,6 @@
-"""Runs that have lost tickets or checkpoints: they say so, and the way out that they name works."""
+"""Runs that have lost files: they say so, and the way out that they name works."""
 
+import json
 import os
 import shutil
 import signal
@@ -129,6 +130,79 @@ def test_a_ticket_lost_during_fine_tuning_has_a_way_out(gemkit, monkeypatch):
     assert "Ticket.save" not in shown.stderr
     file.write_bytes(own)
     assert gemkit("resume", "run").exit_code == 0
+
+
+ITERATIVE = ("run", "--pruner", "imp_long_cold", *TINY, "--checkpoint-minutes", "0")
+
+
+def levels(folder: str) -> dict[str, bytes]:
+    """Return the tickets of all levels."""
+    return {file.name: file.read_bytes() for file in Path(folder, "ladder").iterdir()}
+
+
+def spoil(folder: str, how: str) -> str:
+    """Lose or damage tickets of levels; return what a command says then, without the way out."""
+    first, second, *_ = sorted(Path(folder, "ladder").iterdir())
+    where = f"tickets in {folder}/ladder"
+    if how == "lost":
+        first.unlink()
+        second.write_bytes(second.read_bytes()[:500])
+        return f"of 6 {where}, 2 are lost or damaged ('{first.name}', '{second.name}'); put them"
+    if how == "damaged":
+        first.write_bytes(first.read_bytes()[:-1] + b"x")
+        return f"{where}, 1 is lost or damaged ('{first.name}'); put it"
+    shutil.rmtree(first.parent)
+    return "lost or damaged ("
+
+
+@pytest.mark.parametrize("how", ["lost", "damaged", "all"])
+def test_a_finished_run_without_tickets_of_levels_says_so_and_runs_again(gemkit, how):
+    """Its result is that of other files, so it is printed."""
+    assert gemkit(*ITERATIVE).exit_code == 0
+    [run] = map(str, Path("runs").iterdir())
+    whole = levels(run)
+    assert "lost" not in gemkit("resume", run).stderr
+    words = spoil(run, how)
+    for command in (("resume", run), (*ITERATIVE, "--out", run), ITERATIVE):
+        shown = gemkit(*command)
+        assert shown.exit_code == 0, shown.stderr
+        [said] = [line for line in shown.stderr.splitlines() if line.startswith("warning: ")]
+        assert words in said
+        assert said.endswith(" back, or remove result.json to run all of it again")
+    Path(run, "result.json").unlink()
+    again = gemkit("resume", run)
+    assert again.exit_code == 0, again.stderr
+    assert levels(run) == whole
+    assert "lost" not in gemkit("resume", run).stderr
+
+
+@pytest.mark.parametrize("look", [30, 64], ids=["search", "finetune"])
+def test_a_run_that_loses_tickets_of_levels_says_so_when_it_is_resumed(gemkit, monkeypatch, look):
+    assert gemkit(*ITERATIVE, "--out", "whole").exit_code == 0
+    with monkeypatch.context() as patch:
+        stop_at(patch, look)
+        assert gemkit(*ITERATIVE, "--out", "run").exit_code == 143
+    assert Path("run", TICKET).exists() == (look == 64)
+    words = spoil("run", "damaged")
+    resumed = gemkit("resume", "run")
+    assert resumed.exit_code == 0, resumed.stderr
+    said = f"{words} back, or remove checkpoints/ to run all of it again"
+    assert resumed.stderr.count(said) == 1
+    assert said in Path("run/log.txt").read_text()
+    assert tickets("run") == tickets("whole")
+    assert "or remove result.json to run all of it again" in gemkit("resume", "run").stderr
+
+
+def test_forged_names_of_levels_are_lost_levels(gemkit):
+    assert gemkit(*ITERATIVE, "--out", "run").exit_code == 0
+    file = Path("run/result.json")
+    names = ["a\0b", "..", "", "x" * 300, "/etc/passwd", "\x1b[2J"]
+    forged = json.loads(file.read_text()) | {"ladder": [{"ticket": name} for name in names]}
+    file.write_text(json.dumps(forged))
+    shown = gemkit("resume", "run")
+    assert shown.exit_code == 0, shown.stderr
+    assert "lost or damaged ('a\\x00b', " in shown.stderr
+    assert "\x1b" not in shown.stderr
 
 
 @pytest.mark.parametrize("look", [5, 14], ids=["search", "finetune"])
