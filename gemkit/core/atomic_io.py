@@ -10,7 +10,7 @@ import os
 import secrets
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -111,6 +111,13 @@ def wrong_kind(path: Path | str, mode: int, wanted: str = _FILE) -> StorageError
     """Return the error for a path that leads to something else than what is wanted."""
     kind = _KINDS.get(stat.S_IFMT(mode), "something else")
     return StorageError(f"{path} is {kind}, not {wanted}; use {wanted} instead")
+
+
+def refuse_folders(folder: Path, names: Iterable[str]) -> None:
+    """Refuse folders in place of files with these names; a link may lead to one."""
+    for path in (folder / name for name in names):
+        if os.path.isdir(path) and not os.path.islink(path):  # noqa: PTH112, PTH114 - may raise
+            raise wrong_kind(path, stat.S_IFDIR)
 
 
 def kind_at(path: Path) -> str:

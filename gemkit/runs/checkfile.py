@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from pydantic import BaseModel, ConfigDict, JsonValue
 
-from gemkit.core.atomic_io import read
+from gemkit.core.atomic_io import read, refuse_folders
 from gemkit.core.errors import CheckError, OptionError
 from gemkit.data.fingerprint import Fingerprint, check_same
 from gemkit.data.part import DatasetPart
@@ -191,6 +191,7 @@ def alone_in(folder: Path) -> Iterator[None]:
     _create(folder)
     with suppress(OSError):  # it is reported where the file is opened
         check_target(folder / NAME)
+    refuse_folders(folder, rundir.PICTURES)
     run = rundir.RunDir(folder)
     with run.locked() if run.is_run() else reserved(folder / NAME):
         yield

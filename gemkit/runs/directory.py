@@ -4,7 +4,6 @@ import fcntl
 import json
 import os
 import shutil
-import stat
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -21,9 +20,9 @@ from gemkit.core.atomic_io import (
     open_folder,
     open_plain,
     read,
+    refuse_folders,
     remove_temporary,
     write_atomic,
-    wrong_kind,
 )
 from gemkit.core.errors import OptionError, StorageError
 from gemkit.core.limits import MAX_CONFIG_BYTES
@@ -34,9 +33,11 @@ from gemkit.runs.result import StoredResult
 
 RunState = Literal["running", "interrupted", "failed", "done"]
 _CONFIG, _LOCK = "config.toml", ".lock"
+PICTURES = ("checks.svg", "checks.png")
+"""What checks draw, in the folder of their results."""
 _FILES = (
     *(_LOCK, _CONFIG, "environment.json", "metrics.jsonl", "log.txt", "result.json"),
-    *("ticket.safetensors", "finetuned.safetensors", "checks.json"),
+    *("ticket.safetensors", "finetuned.safetensors", "checks.json", *PICTURES),
 )
 """Names in a run's folder that must not be those of folders."""
 
@@ -106,9 +107,7 @@ class RunDir:
         """Refuse files that are links, pipes or folders, and hard links to those appended to."""
         for folder in (self.path, self.ladder, self.checkpoints):
             list_folder(folder, within=self.path)
-        for name in _FILES:
-            if os.path.isdir(self.path / name):  # noqa: PTH112 - Path.is_dir may raise
-                raise wrong_kind(self.path / name, stat.S_IFDIR)
+        refuse_folders(self.path, _FILES)
         for file in (self.path / _LOCK, self.log, self.metrics):
             with suppress(OSError):  # missing, or an error that shows when it is used
                 open_plain(file, "r+b", within=self.path).close()

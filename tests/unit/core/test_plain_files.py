@@ -42,11 +42,11 @@ REGISTRY = load_plugins(only=())
 PRECIOUS = b"precious\n"
 FILES_OF_A_RUN = (
     *(".lock", "config.toml", "environment.json", "metrics.jsonl", "log.txt", "result.json"),
-    *("ticket.safetensors", "finetuned.safetensors", "checks.json"),
+    *("ticket.safetensors", "finetuned.safetensors", "checks.json", "checks.svg", "checks.png"),
 )
 FILES = (
     *FILES_OF_A_RUN,
-    *("checks.svg", "tensorboard"),
+    "tensorboard",
     *(".gemkit-0123456789abcdef.tmp", "checkpoints/00000009.safetensors"),
     *("checkpoints/.gemkit-0123456789abcdef.tmp", "ladder/001-d0.5000.safetensors"),
 )
@@ -368,6 +368,20 @@ def test_checks_are_not_read_from_outside(kind, folder, gemkit, done, monkeypatc
     before = contents(outside)
     assert_refused(gemkit("check", folder, "--device", "cpu"), Path("checks.json"))
     assert contents(outside) == before
+
+
+@pytest.mark.parametrize("name", ["checks.json", "checks.svg", "checks.png"])
+@pytest.mark.parametrize("folder", ["run", "alone"])
+def test_a_folder_in_place_of_what_checks_write_is_refused_before_them(
+    name, folder, gemkit, done, monkeypatch
+):
+    monkeypatch.setattr(checking, "run_checks", lambda *_: pytest.fail("it continued"))
+    Path(folder, name).mkdir(parents=True)
+    for file in ("ticket.safetensors", *(["config.toml"] if folder == "run" else [])):
+        shutil.copy(done / file, folder)
+    before = contents(Path(folder))
+    assert_refused(gemkit("check", folder, "--device", "cpu"), Path(name))
+    assert {file: contents(Path(folder))[file] for file in before} == before
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "socket"])
