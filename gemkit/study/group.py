@@ -18,8 +18,9 @@ from typing import Any
 
 from gemkit.core.atomic_io import write_atomic
 from gemkit.core.errors import GemkitError, StudyError
+from gemkit.plugins.faults import FAULT, exits_are_faults, fault_of
 from gemkit.runs import signals
-from gemkit.training.processes import FIRST_PROCESS, end_with, rank, report_own
+from gemkit.training.processes import FIRST_PROCESS, end_with, rank, report, report_own
 
 _LOOK = 0.2
 """Seconds between two looks at the processes of a stage."""
@@ -89,19 +90,33 @@ def main(file: Path, parent: int) -> None:
     first = rank() == 0
     if first:  # the others end with the first one, when they have joined it
         end_with(parent)
-    from gemkit.study.work import join, work_on
+    from gemkit.study.work import work_on
 
     task = json.loads(file.read_bytes())
+    if not first:
+        _join(task)
+        return
     try:
-        if first:
-            write_atomic(json.dumps(work_on(task)).encode(), _answer(file))
-        else:
+        write_atomic(json.dumps(work_on(task)).encode(), _answer(file))
+    except GemkitError as error:
+        sys.exit(f"gemkit: {error}")
+
+
+def _join(task: Mapping[str, Any]) -> None:
+    """Be another process than the first, which only sees that this one ended."""
+    from gemkit.study.work import join
+
+    try:
+        with exits_are_faults():
             join(task)
     except GemkitError as error:
-        if first:
-            sys.exit(f"gemkit: {error}")
         report_own(error)
         sys.exit(2)
+    except Exception as error:
+        if (fault := fault_of(error)) is None:
+            raise
+        report(fault)
+        sys.exit(FAULT)
 
 
 if __name__ == "__main__":

@@ -62,7 +62,12 @@ def report_own(error: GemkitError) -> None:
     Its further lines are about the folder of this process, which is temporary.
     """
     if isinstance(error, _OWN):
-        _write(f"process {rank()}: {str(error).partition(chr(10))[0]}")
+        report(str(error).partition("\n")[0])
+
+
+def report(words: str) -> None:
+    """Write what happened in this process."""
+    _write(f"process {rank()}: {words}")
 
 
 def watch_first() -> None:

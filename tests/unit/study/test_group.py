@@ -11,6 +11,7 @@ import torch
 from lightning_fabric import Fabric
 from studies import REGISTRY, TINY, cells_of
 
+from gemkit import load_plugins
 from gemkit.core.errors import LostProcessError, StudyError, TooLittleMemoryError
 from gemkit.pruning.search import search
 from gemkit.runs.read_config import config_from
@@ -93,6 +94,51 @@ def test_another_process_reports_what_it_has_alone_and_the_first_reports_a_loss(
     with pytest.raises(SystemExit, match="gemkit: process 1 ended"):
         group.main(file, 1)
     assert watched == [1]
+
+
+LEAVING = """
+import os
+from gemkit import MeasuredScores, hookimpl
+
+class Leaving(MeasuredScores):
+    \"\"\"Leave in the second process.\"\"\"
+
+    name = "leaving"
+
+    def importance(self, probe):
+        if os.environ["LOCAL_RANK"] == "1":
+            {leave}
+        return {{name: weight.abs() for name, weight in probe.weights.items()}}
+
+@hookimpl
+def gemkit_scores():
+    return [Leaving]
+
+@hookimpl
+def gemkit_pruners():
+    return {{"leaving": {{"help": "Leave", "scores": "leaving", "allocation": "uniform"}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("leave", "reason"),
+    [("raise SystemExit(0)", "SystemExit: 0"), ("raise ValueError('no')", "ValueError: no")],
+)
+def test_code_that_fails_or_exits_in_another_process_is_named(tmp_path, leave, reason):
+    file = tmp_path / "leaving.py"
+    file.write_text(LEAVING.format(leave=leave))
+    config = {"density": 0.3, "runtime": {"device": "cpu", "devices": 2}, "pruner": "leaving"}
+    [cell] = cells_of(TINY | config, registry=load_plugins(files=[file], only=()))
+    stage = cell.stages[cell.info.search]
+    task = {**stage.task, "store": str(tmp_path / "study"), "cwd": str(tmp_path)}
+    with pytest.raises(StudyError) as raised:
+        carry_out_together(task)
+    words = str(raised.value)
+    place = f"at {file}:{LEAVING.partition('{leave}')[0].count(chr(10)) + 1}, in importance"
+    assert "gemkit: process 1: scores 'leaving' (plugin given as a file) failed" in words
+    assert f": {reason} {place}" in words
+    assert "gemkit: process 1 of this run ended with code 1" in words
+    assert "Traceback" not in words
 
 
 def test_too_little_memory_in_another_process_is_explained(tmp_path, monkeypatch):
