@@ -1,6 +1,7 @@
 """Exceptions in plugins, reported in one message instead of a traceback.
 
-The command line and the workers of studies do this; from Python the exception is raised as it is.
+The command line and the workers of studies do this; from Python the exception is raised as it is,
+but for SystemExit in a run, which would end the program without a word.
 """
 
 import os

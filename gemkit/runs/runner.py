@@ -14,6 +14,7 @@ from typing import Any
 from gemkit.core.errors import GemkitError, Stopped, StorageError
 from gemkit.core.state import StateDict
 from gemkit.models.custom import model_data
+from gemkit.plugins.faults import exits_are_faults
 from gemkit.pruning.search import search
 from gemkit.runs import signals
 from gemkit.runs.checking import Checks, check_run
@@ -81,6 +82,7 @@ class Runner:
             explained(self._saved),
             signals.deferred(self.progress.stopping) as stop,
             Metrics(self.run_dir.metrics, self._warn) as metrics,
+            exits_are_faults(),
         ):
             label = partial(self.setup.label, versions=self.run.plugins)
             levels = Levels(self.run_dir, label, self.run.task.metric.name)
@@ -118,7 +120,12 @@ class Runner:
         self, data: Mapping[str, Any], controls: Checks, context: CheckContext
     ) -> dict[str, Any]:
         """Compare the ticket with its controls."""
-        with self._explaining_errors(), explained(self._saved), signals.raised():
+        with (
+            self._explaining_errors(),
+            explained(self._saved),
+            signals.raised(),
+            exits_are_faults(),
+        ):
             return check_run(self.run, self.run_dir, data, controls, context, self.progress)
 
     def _phases(

@@ -269,6 +269,10 @@ def test_a_plugin_that_exits_is_a_fault_with_its_line(gemkit, words, monkeypatch
     line = 1 + next(n for n, line in enumerate(text.splitlines()) if words in line)
     place = f"  at {Path.cwd()}/faulty.py:{line}, in importance"
     assert f"{who}: SystemExit: {code}\n{place}\n" in shown.stderr
+    [folder] = Path("runs").iterdir()
+    assert f"{folder} keeps checkpoints, config.toml" in shown.stderr
+    assert f"error: ExitedError: SystemExit: {code}" in (folder / "log.txt").read_text()
+    assert RunDir(folder).state() == "failed"
     monkeypatch.setenv("GEMKIT_TRACEBACK", "1")
     assert isinstance(gemkit(*run).exception, ExitedError)  # whose traceback Python prints
 
