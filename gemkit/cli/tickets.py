@@ -88,19 +88,28 @@ def ticket_in(path: Path, *names: str) -> TicketPath:
     for name in names:
         if os.path.lexists(path / name):
             return TicketPath(path / name, path)
+        if lost := _lost_in(path):
+            raise TicketError(f"{path} is a folder without {name}; {lost}")
     raise TicketError(f"{path} is a folder without {' or '.join(names)}; {_way_out(path) or other}")
+
+
+def _lost_in(path: Path) -> str | None:
+    """Say what a finished run has lost; another ticket would give other numbers."""
+    from gemkit.runs.directory import RunDir
+    from gemkit.runs.lost import lost_tickets
+
+    if lost := lost_tickets(RunDir(path)):
+        return f"its run is finished but {lost}, with `gemkit resume {path}`"
+    return None
 
 
 def _way_out(path: Path) -> str | None:
     """Say how to get the ticket of a run that has none; None if the folder is no run."""
     from gemkit.runs.directory import RunDir
-    from gemkit.runs.lost import lost_tickets
 
     run = RunDir(path)
     if not run.is_run():
         return None
-    if lost := lost_tickets(run):
-        return f"its run is finished but {lost}, with `gemkit resume {path}`"
     if run.state() == "failed":
         return (
             f"its search failed (see {run.log}); `gemkit resume {path}` tries again from the last "
