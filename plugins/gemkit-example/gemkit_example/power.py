@@ -22,7 +22,7 @@ class PowerScores(LearnedScores):
 
     def init(self, weights, rng):
         """Draw scores whose views are uniform in [0, 1]."""
-        # Roots in double precision are the same on every processor.
+        # Rounded from double precision, roots are the same on every processor, in practice.
         draws = {name: torch.rand(weight.shape, generator=rng) for name, weight in weights.items()}
         roots = {name: draw.double() ** (1 / self.exponent) for name, draw in draws.items()}
         return {name: root.to(weights[name].dtype) for name, root in roots.items()}
