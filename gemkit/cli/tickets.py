@@ -89,7 +89,7 @@ def ticket_in(path: Path, *names: str) -> TicketPath:
         if os.path.lexists(path / name):
             return TicketPath(path / name, path)
         if lost := _lost_in(path):
-            raise TicketError(f"{path} is a folder without {name}; {lost}")
+            raise TicketError(f"{path} is a finished run that {lost}, with `gemkit resume {path}`")
     raise TicketError(f"{path} is a folder without {' or '.join(names)}; {_way_out(path) or other}")
 
 
@@ -98,9 +98,8 @@ def _lost_in(path: Path) -> str | None:
     from gemkit.runs.directory import RunDir
     from gemkit.runs.lost import lost_tickets
 
-    if lost := lost_tickets(RunDir(path)):
-        return f"its run is finished but {lost}, with `gemkit resume {path}`"
-    return None
+    run = RunDir(path)
+    return lost_tickets(run) if run.is_run() else None
 
 
 def _way_out(path: Path) -> str | None:

@@ -43,8 +43,11 @@ def lost_levels(run: RunDir, levels: Iterable[Mapping[str, Any]]) -> str | None:
     lost = [file.name for file in files if not _is_sound(file, run)]
     if not lost:
         return None
-    there = {"result.json": run.has_result(), "checkpoints/": os.path.lexists(run.checkpoints)}
-    made = " and ".join(name for name, is_there in there.items() if is_there)
+    made = "result.json"
+    if not run.has_result():
+        made = "result.json when the run is done,"
+    elif os.path.lexists(run.checkpoints):  # its checks are not done
+        made = "result.json and checkpoints/"
     are, them = ("is", "it") if len(lost) == 1 else ("are", "them")
     return (
         f"of {len(files)} tickets in {run.ladder}, {len(lost)} {are} lost or damaged "

@@ -76,16 +76,27 @@ def test_a_finished_run_without_its_tickets_says_so_and_runs_again(gemkit, lost)
     )
     for words in (("resume", run), (*RUN, "--out", run), RUN):
         assert refused(gemkit, *words) == f"gemkit: {sentence}"
-    way_out = sentence.partition(" is finished ")[2] + f", with `gemkit resume {run}`"
+    way_out = sentence.partition(" is finished but ")[2] + f", with `gemkit resume {run}`"
     readers = {"eval": TRAINED, "bench": TRAINED, "compact": TRAINED, "check": TICKET}
     for command in [name for name, file in readers.items() if file in lost]:
-        assert refused(gemkit, command, run).endswith(f"; its run is finished {way_out}")
+        assert refused(gemkit, command, run).endswith(f"{run} is a finished run that {way_out}")
     Path(run, "result.json").unlink()
     again = gemkit("resume", run)
     assert again.exit_code == 0, again.stderr
     assert AGAIN in again.stderr
     assert tickets(run) == whole
     assert RunDir(Path(run)).state() == "done"
+
+
+def test_a_folder_with_a_result_that_is_no_run_has_lost_nothing(gemkit):
+    """The stage of a study keeps no trained weights."""
+    assert gemkit(*RUN, "--out", "run").exit_code == 0
+    Path("stage").mkdir()
+    for name in (TICKET, "result.json"):
+        shutil.copy(Path("run", name), Path("stage", name))
+    shown = gemkit("eval", "stage", "--device", "cpu")
+    assert shown.exit_code == 0, shown.stderr
+    assert shown.stderr.startswith(f"note: taking stage/{TICKET}")
 
 
 @pytest.mark.parametrize(
@@ -186,7 +197,7 @@ def test_a_run_that_loses_tickets_of_levels_says_so_when_it_is_resumed(gemkit, m
     words = spoil("run", "damaged")
     resumed = gemkit("resume", "run")
     assert resumed.exit_code == 0, resumed.stderr
-    said = f"{words} back, or remove checkpoints/ to run all of it again"
+    said = f"{words} back, or remove result.json when the run is done, to run all of it again"
     assert resumed.stderr.count(said) == 1
     assert said in Path("run/log.txt").read_text()
     assert tickets("run") == tickets("whole")
