@@ -117,7 +117,7 @@ def refuse_folders(folder: Path, names: Iterable[str]) -> None:
     """Refuse folders in place of files with these names; a link may lead to one."""
     for path in (folder / name for name in names):
         if os.path.isdir(path) and not os.path.islink(path):  # noqa: PTH112, PTH114 - may raise
-            raise wrong_kind(path, stat.S_IFDIR)
+            raise StorageError(f"{path} is a folder, not {_FILE}; move it away")
 
 
 def kind_at(path: Path) -> str:

@@ -108,6 +108,7 @@ class RunDir:
         for folder in (self.path, self.ladder, self.checkpoints):
             list_folder(folder, within=self.path)
         refuse_folders(self.path, _FILES)
+        refuse_folders(self.ladder, list_folder(self.ladder, within=self.path))
         for file in (self.path / _LOCK, self.log, self.metrics):
             with suppress(OSError):  # missing, or an error that shows when it is used
                 open_plain(file, "r+b", within=self.path).close()

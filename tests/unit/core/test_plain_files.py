@@ -175,7 +175,8 @@ def assert_refused(shown, path: Path) -> None:
     assert shown.stderr.count("gemkit: ") == 1, shown.stderr
     assert path.name in shown.stderr
     assert "Traceback" not in shown.stderr
-    assert "instead" in shown.stderr or "replace it with a copy" in shown.stderr
+    ways_out = ("instead", "replace it with a copy", "move it away")
+    assert any(words in shown.stderr for words in ways_out)
 
 
 CASES = [
@@ -217,6 +218,14 @@ def test_a_folder_in_place_of_a_file_is_refused_before_the_work(name, gemkit, st
     assert_refused(shown, run / name)
     assert f"run/{name} is a folder, not a plain file" in shown.stderr
     assert contents(run) == before
+
+
+def test_a_folder_in_place_of_the_ticket_of_a_level_is_refused_before_the_work(gemkit, stopped):
+    shutil.copytree(stopped, "run")
+    Path("run/ladder/003-d0.5120.safetensors").mkdir(parents=True)
+    shown = gemkit("resume", "run")
+    assert_refused(shown, Path("run/ladder/003-d0.5120.safetensors"))
+    assert "is a folder, not a plain file; move it away" in shown.stderr
 
 
 def test_every_file_of_a_run_must_not_be_a_folder(done, tmp_path):
