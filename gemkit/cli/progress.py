@@ -23,9 +23,10 @@ from gemkit.core.events import (
     Scoring,
 )
 from gemkit.core.memory import memory_explained
+from gemkit.plugins.faults import FAULT, fault_of
 from gemkit.report.progress import LABELS, Bars, Slow, columns, metrics, warning
 from gemkit.training.loop import Listener
-from gemkit.training.processes import is_loss, report_own
+from gemkit.training.processes import is_loss, report, report_own
 
 _LINES = 10
 """The most lines that a phase prints, besides those of long scoring."""
@@ -138,8 +139,11 @@ def only_first_prints(fabric: Fabric) -> Iterator[Path | None]:
         except GemkitError as error:
             report_own(error)
             sys.exit(2)  # the first process prints an error that all have
-        except RuntimeError as error:
+        except Exception as error:
             if is_loss(error):  # the first process prints that, unless it is the one that is gone
                 sys.exit(2)
-            raise
+            if (fault := fault_of(error)) is None:
+                raise
+            report(fault)
+            sys.exit(FAULT)
         sys.exit(0)  # the first process prints the answer

@@ -37,7 +37,7 @@ _TRAINING = f"lower --batch-size, {_SMALLER}, train with --precision bf16, or {_
 _LIBRARIES = "loading libraries"
 LESS = {
     _LIBRARIES: "end other programs, or raise the limit of memory (`ulimit -v`); if there is "
-    "enough, the disk of this library does not let programs be executed (mount option noexec)",
+    "enough, the library may be on a disk mounted with noexec",
     "loading the data": "use fewer or smaller images (-o dataset.samples or dataset.size), stream "
     f"them from disk (-o dataset.memory=never), where the data set can, or {_MORE}",
     "building the network": f"{_SMALLER}, or {_MORE}",

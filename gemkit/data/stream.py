@@ -184,7 +184,7 @@ def read(
                 found = found and (as_input(found[0], where), found[1])
         except GemkitError:
             raise
-        except Exception as error:  # a user's data set may raise anything
+        except (Exception, SystemExit) as error:  # a user's data set may raise anything
             if is_lost_worker(error):
                 raise DataError(f"{where} cannot be read: {LOST_WORKER}") from error
             raise DataError(

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from gemkit.compaction.tracing import traced
-from gemkit.core.errors import DataError, OptionError, UnknownNameError
+from gemkit.core.errors import DataError, OptionError, PluginError, UnknownNameError
 from gemkit.core.limits import MAX_PARAMETERS
 from gemkit.core.memory import memory_explained
 from gemkit.models.blocks import Shape
@@ -198,7 +198,7 @@ def _execute(
             with together(fabric):
                 _prepare_folder(run_dir, run, setup, progress)
             runner = Runner(run, setup, run_dir, progress)
-            own = [part.listen(run_dir.path) for part in listeners]
+            own = [_listener(part, run_dir.path) for part in listeners]
             data = runner.result([*own, *observers])
             if controls:
                 data["checks"] = runner.check(data, controls, context)
@@ -243,6 +243,17 @@ def _observer(registry: Registry, name: str) -> Observer:
     part = registry.build("observers", name)
     assert isinstance(part, Observer)
     return part
+
+
+def _listener(part: Observer, folder: Path) -> Listener:
+    """Return what takes the events; a plugin may forget to return it."""
+    listener = part.listen(folder)
+    if not callable(listener):
+        raise PluginError(
+            f"observer '{part.name}': listen has to return a function that takes events, and "
+            f"returned {type(listener).__name__}; correct the plugin"
+        )
+    return listener
 
 
 def _prepare_folder(run_dir: RunDir, run: ResolvedRun, setup: Setup, progress: Progress) -> None:

@@ -250,7 +250,9 @@ class Runner:
         except Exception as error:
             with suppress(OSError, StorageError):  # a full disk must not hide what went wrong
                 self.log.say(f"error: {type(error).__name__}: {error}")
-                error.add_note(f"{self.run_dir.path} keeps {', '.join(self.run_dir.contents())}")
+                if self.setup.fabric.is_global_zero:  # the folder of another one is temporary
+                    keeps = ", ".join(self.run_dir.contents())
+                    error.add_note(f"{self.run_dir.path} keeps {keeps}")
             raise
 
 

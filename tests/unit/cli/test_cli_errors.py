@@ -16,6 +16,7 @@ from gemkit.cli.paths import PathType
 from gemkit.cli.program import COMMANDS
 from gemkit.cli.progress import only_first_prints
 from gemkit.core.errors import StorageError, TooLittleMemoryError, TrainingError
+from gemkit.plugins.faults import FAULT
 from gemkit.runs import runner
 from gemkit.tickets.ticket import Ticket
 
@@ -352,6 +353,17 @@ def test_an_error_that_another_process_has_alone_is_reported(error, words, monke
         raise error
     [line] = capfd.readouterr().err.splitlines()
     assert line.startswith(f"gemkit: process 1: {words}")
+
+
+def test_a_fault_that_another_process_has_alone_is_reported(monkeypatch, capfd):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr("gemkit.cli.progress.fault_of", lambda error: f"scores 'x' failed: {error}")
+    with (
+        pytest.raises(SystemExit, match=str(FAULT)),
+        only_first_prints(SimpleNamespace(is_global_zero=False)),
+    ):
+        raise ValueError("no depth")
+    assert capfd.readouterr().err == "gemkit: process 1: scores 'x' failed: no depth\n"
 
 
 @pytest.mark.parametrize(

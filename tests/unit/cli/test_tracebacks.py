@@ -224,6 +224,15 @@ def test_an_exception_in_a_data_set_names_its_line(gemkit, workers):
     assert "Traceback" not in shown.stderr
 
 
+def test_a_sample_that_exits_is_an_error_of_the_data(gemkit):
+    text = PLUGIN.replace("workers=1", "workers=0").replace("get_worker_info()", "place or None")
+    Path("broken.py").write_text(text.replace('KeyError("no such row")', "SystemExit(0)"))
+    words = ("--dataset", "broken", "--model", "mlp", "--density", "0.5", "--epochs", "1")
+    shown = gemkit("run", "--plugin", "broken.py", "--pruner", "snip", *words, "--device", "cpu")
+    assert shown.exit_code == 2, shown.output
+    assert "batch 0 cannot be read (SystemExit: 0, at " in shown.stderr
+
+
 LOADING = """
     def load(self, folder):
         return list(torch.utils.data.DataLoader(Rows(), num_workers=1))
@@ -275,6 +284,29 @@ def test_a_plugin_that_exits_is_a_fault_with_its_line(gemkit, words, monkeypatch
     assert RunDir(folder).state() == "failed"
     monkeypatch.setenv("GEMKIT_TRACEBACK", "1")
     assert isinstance(gemkit(*run).exception, ExitedError)  # whose traceback Python prints
+
+
+FORGETFUL = """
+from gemkit import hookimpl
+from gemkit.parts.observer import Observer
+
+class Forgetful(Observer):
+    "Forgets its listener."
+    name = "forgetful"
+    def listen(self, folder):
+        self.folder = folder
+
+@hookimpl
+def gemkit_observers():
+    return [Forgetful]
+"""
+
+
+def test_an_observer_that_returns_no_listener_is_named(gemkit):
+    Path("forgetful.py").write_text(FORGETFUL)
+    shown = gemkit("run", "--plugin", "forgetful.py", "--observer", "forgetful", *TINY)
+    assert shown.exit_code == ending.MISTAKE, shown.output
+    assert "observer 'forgetful': listen has to return a function that takes" in shown.stderr
 
 
 def test_a_library_that_exits_for_a_plugin_is_its_fault(gemkit):
@@ -393,9 +425,9 @@ def test_only_an_exception_of_a_plugin_at_work_has_the_exit_code_of_a_fault(gemk
     assert shown.exit_code == code, shown.output
     assert "Traceback" not in shown.stderr
     page = (Path(__file__).parents[3] / "docs" / "runs.md").read_text()
-    [row] = [line for line in page.splitlines() if line.startswith(f"| {code} | ")]
-    words = "an exception in code of a plugin while it runs"
-    assert words in row if code == FAULT else "a plugin that fails when it is imported" in row
+    exception = "| 1 | an exception in code of a plugin, "
+    mistake = "with code 2: a plugin that cannot be imported, or whose part returns something wrong"
+    assert (exception if code == FAULT else mistake) in page
 
 
 def test_the_table_of_exit_codes_is_that_of_the_program():
