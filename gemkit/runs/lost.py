@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gemkit.core.errors import OptionError, TicketError, some
+from gemkit.core.text import number_of
 from gemkit.runs.directory import RunDir
 from gemkit.runs.metrics import last_line
 from gemkit.tickets.ticket import Ticket
@@ -50,7 +51,7 @@ def lost_levels(run: RunDir, levels: Iterable[Mapping[str, Any]]) -> str | None:
         made = "result.json and checkpoints/"
     are, them = ("is", "it") if len(lost) == 1 else ("are", "them")
     return (
-        f"of {len(files)} tickets in {run.ladder}, {len(lost)} {are} lost or damaged "
+        f"of {number_of(len(files), 'ticket')} in {run.ladder}, {len(lost)} {are} lost or damaged "
         f"({some(lost)}); put {them} back, or remove {made} to run all of it again"
     )
 

@@ -294,7 +294,7 @@ class Forgetful(Observer):
     "Forgets its listener."
     name = "forgetful"
     def listen(self, folder):
-        self.folder = folder
+        return None
 
 @hookimpl
 def gemkit_observers():
