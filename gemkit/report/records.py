@@ -1,14 +1,22 @@
 """The records that a report is made of: one for each seed of each cell of a study.
 
 Records come from files, which are untrusted: sizes have limits, numbers are finite, and control
-characters in names are escaped here, once for all formats.
+characters and bytes that are not UTF-8 in names are escaped here, once for all formats.
 """
 
 import json
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationError,
+)
 
 from gemkit.core.errors import OptionError
 from gemkit.core.limits import MAX_EPOCHS, MAX_NAME_LENGTH, MAX_TENSORS, MAX_TEXT_LENGTH
@@ -18,8 +26,16 @@ from gemkit.training.metrics import ACCURACY, METRICS, Metric
 MAX_RECORDS = 100_000
 _LARGEST = 1e100
 
+
+def _unicode(value: object) -> object:
+    """Escape bytes of a path that are not UTF-8, which Python keeps as lone surrogates."""
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
+
+
 Name = Annotated[str, Field(max_length=MAX_NAME_LENGTH), AfterValidator(escaped)]
-Text = Annotated[str, Field(max_length=MAX_TEXT_LENGTH), AfterValidator(escaped)]
+Text = Annotated[
+    str, BeforeValidator(_unicode), Field(max_length=MAX_TEXT_LENGTH), AfterValidator(escaped)
+]
 Value = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]

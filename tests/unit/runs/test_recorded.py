@@ -1,6 +1,7 @@
 """The folder of a run as records."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -139,6 +140,21 @@ def test_a_run_that_no_report_takes_is_marked_among_others(folder, tmp_path):
     group(records_from([*sound, bad]))
     with pytest.raises(OptionError, match="b: record 1 cannot be reported: density"):
         run_records(tmp_path / "b")
+
+
+def test_a_name_that_is_not_utf8_is_escaped(folder, tmp_path, monkeypatch):
+    odd, broken = (tmp_path / os.fsdecode(name) for name in (b"\xff\xfe", b"broken\xff"))
+    shutil.copytree(folder / "one", odd)
+    broken.mkdir()
+    (broken / "config.toml").write_text("not toml")
+    first, last = (records_from(run_records(tmp_path))[place] for place in (0, -1))
+    assert r"broken\udcff/config.toml cannot be read" in first.problem
+    assert last.after is not None
+    done = commands_in(tmp_path, monkeypatch)("report", ".", "--format", "html,csv,jsonl,md,tex")
+    assert done.exit_code == 0, done.stderr
+    assert r"\udcff\udcfe/ticket.safetensors" in Path("report/records.csv").read_text()
+    again = commands_in(tmp_path, monkeypatch)("report", "report/records.jsonl", "--format", "csv")
+    assert again.exit_code == 0, again.stderr
 
 
 def test_a_seed_that_is_no_number_is_refused(tmp_path):
