@@ -119,7 +119,7 @@ class StageStore:
     def check_free(self) -> None:
         """Refuse a folder that holds something else."""
         if self.path.is_dir() and not self.is_study():
-            others = {entry.name for entry in self.path.iterdir()} - {"stages"}
+            others = {entry.name for entry in self.path.iterdir()} - {"stages", "report"}
             if any(not name.startswith(".") for name in others):
                 raise OptionError(
                     f"--out {self.path} exists and is no study; nothing was overwritten: give "
@@ -150,15 +150,22 @@ class StageStore:
         """Read the name and the cells of the study."""
         file = self.path / _STUDY
         try:
-            study = _Study.model_validate_json(read(file, _MAX_STUDY_BYTES, within=self.path))
+            text = read(file, _MAX_STUDY_BYTES, within=self.path)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise OptionError(
                 f"{self.path} is no study: there is no {_STUDY}; start one with `gemkit study "
                 f"--out {self.path}`"
             ) from error
-        except (OSError, ValueError) as error:
-            problem = str(error).partition("\n")[0]
-            raise OptionError(f"{file} cannot be read as a study: {escaped(problem)}") from error
+        except OSError as error:
+            raise OptionError(f"{file} cannot be read as a study: {error}") from error
+        study, problems = attempt(
+            lambda: _Study.model_validate_json(text), _Study, label="study", title="a study"
+        )
+        if study is None:
+            raise OptionError(
+                f"{file} cannot be read as a study ({problems[0]}); remove it, and repeat the "
+                "`gemkit study` command that made it: finished stages are kept"
+            )
         return study.name, study.cells
 
     # --- results ---

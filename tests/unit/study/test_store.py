@@ -76,8 +76,17 @@ def test_a_bad_result_is_one_sentence_and_leaves_the_others(content, study):
 @pytest.mark.parametrize("content", [*BAD_RESULTS.values(), b'{"format": 2}'])
 def test_a_bad_study_is_one_sentence(content, study):
     (study / "study.json").write_bytes(content)
-    with pytest.raises(OptionError, match="cannot be read as a study"):
+    words = r"cannot be read as a study \(study.*\); remove it, and repeat the `gemkit study`"
+    with pytest.raises(OptionError, match=words) as refused:
         load(study)
+    assert "_Study" not in str(refused.value)
+
+
+def test_a_study_whose_file_was_removed_is_repeated_with_what_is_finished(study):
+    (study / "study.json").unlink()
+    (study / "report").mkdir()  # of `gemkit report`
+    _, _, executor = driven(CELLS, study)
+    assert not executor.ran
 
 
 def test_stages_outside_the_store_are_refused(study):
