@@ -5,6 +5,9 @@ from typing import Any
 
 import click
 
+from gemkit.core.atomic_io import named_path
+from gemkit.core.errors import OptionError
+
 
 class PathType(click.Path):
     """A path; click's own takes an empty text for the current folder."""
@@ -21,6 +24,8 @@ class PathType(click.Path):
         ctx: click.Context | None,
     ) -> Any:  # noqa: ANN401
         """Return the path; refuse an empty text."""
-        if value == "":
-            self.fail("the path is empty; write a dot for the current folder.", param, ctx)
+        try:
+            named_path(value)
+        except OptionError as error:
+            self.fail(f"{error}.", param, ctx)
         return super().convert(value, param, ctx)

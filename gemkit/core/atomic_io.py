@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from gemkit.core.errors import StorageError
+from gemkit.core.errors import OptionError, StorageError
 
 _PREFIX, _SUFFIX = ".gemkit-", ".tmp"
 _KINDS = {
@@ -28,6 +28,13 @@ _KINDS = {
     stat.S_IFBLK: "a device",
 }
 _FILE, _FOLDER = "a plain file", "a folder"
+
+
+def named_path(given: Path | str) -> Path:
+    """Return a path that a user named; an empty text would be the current folder."""
+    if given == "":
+        raise OptionError("the path is empty; write a dot for the current folder")
+    return Path(given)
 
 
 def open_plain(path: Path | str, mode: str = "rb", *, within: Path | None = None) -> BinaryIO:

@@ -103,6 +103,17 @@ class RunConfig(BaseModel):
         description="what is measured; by default the metric of the objective",
     )
 
+    @field_validator("model", mode="before")
+    @classmethod
+    def _named(cls, model: object) -> object:
+        """Refuse a network itself."""
+        if callable(model):
+            raise ValueError(
+                "a run names its network by a string or a table ('conv4', 'timm:resnet18', "
+                "'package.module:function'); `gemkit.search` takes a module"
+            )
+        return model
+
     @field_validator("recipe", mode="before")
     @classmethod
     def _as_data(cls, recipe: object) -> object:

@@ -1,6 +1,6 @@
 """`gemkit.run` and `gemkit.resume`: search, measure, fine-tune, measure, check."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from gemkit.compaction.tracing import traced
+from gemkit.core.atomic_io import named_path
 from gemkit.core.errors import DataError, OptionError, PluginError, UnknownNameError
 from gemkit.core.limits import MAX_PARAMETERS
 from gemkit.core.memory import memory_explained
@@ -83,10 +84,14 @@ def run(
         config = registry.preset(config).thing
     if isinstance(config, Mapping):
         config = config_from(config)
+    if not isinstance(config, RunConfig):
+        raise OptionError(
+            f"gemkit.run takes a RunConfig, a table or the name of a preset, not {config!r:.80}"
+        )
     resolved = resolve(registry, config, model)
     named = dict.fromkeys([*resolved.settings.plugins, *registry.files])  # for `gemkit resume`
     resolved = resolved.with_settings(plugins=list(named))
-    folder = None if out is None else Path(out)
+    folder = None if out is None else named_path(out)
     if folder is not None:
         rundir.check_free(folder)
     return _execute(
@@ -124,7 +129,7 @@ def resume(
             "makes a registry of the files, so leave out plugins"
         )
     registry = registry or load_plugins(files=plugins)
-    run_dir = RunDir(Path(folder))
+    run_dir = RunDir(named_path(folder))
     config = run_dir.config()
     run_dir.check_plain()
     run = _recorded(registry, config, model)
@@ -162,6 +167,7 @@ def _execute(
 
     `build` replaces the `build` of the run's model.
     """
+    observers = _functions(observers)
     listeners = [_observer(registry, name) for name in run.settings.observers]
     controls = make_checks(registry, run.settings.checks)
     fabric = open_fabric(run.runtime)
@@ -236,6 +242,15 @@ def _within_bounds(model: ModelPart, shape: Shape, classes: int) -> nn.Module:
     )
     with at_most(MAX_PARAMETERS, too_large):
         return model.build(shape, classes)
+
+
+def _functions(observers: Sequence[Listener] | None) -> list[Listener]:
+    """Return the observers of the caller; None means none."""
+    if isinstance(observers, Iterable | None):
+        own = list(observers or ())
+        if all(map(callable, own)):
+            return own
+    raise OptionError(f"observers={observers!r:.80} should be a list of functions, as [print]")
 
 
 def _observer(registry: Registry, name: str) -> Observer:

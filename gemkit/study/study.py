@@ -5,6 +5,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
+from gemkit.core.atomic_io import named_path
 from gemkit.core.errors import OptionError
 from gemkit.core.memory import during, memory_explained
 from gemkit.data.fingerprint import Fingerprint, check_same
@@ -77,7 +78,7 @@ class Study:
             for table in tables
             for point in grid_from({**own, **axes, "base": table}).points()
         ]
-        self._set_up(points, list(checks), name, Path(out), data_dir, registry)
+        self._set_up(points, list(checks), name, named_path(out), data_dir, registry)
 
     @classmethod
     def of(

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kept import Killed
 from pydantic import ValidationError
+from torch import nn
 
 import gemkit
 from gemkit import Plan, Progress, RunConfig, RunSettings, Runtime, load_plugins
@@ -192,7 +193,7 @@ def test_observers_and_progress_are_called():
         ("found", result.kept, result.accuracy_before, []),
         ("measured", "shuffle", 1, 1),
     ]
-    run(config, "out", progress=progress)
+    run(config, "out", progress=progress, observers=None)
     assert progress.calls[3] == ("note", "out is finished")
 
 
@@ -315,6 +316,34 @@ def test_a_value_of_the_wrong_type_is_reported_without_internals(field):
     assert str(refused.value) == (
         f"this configuration: {field} = 3: should be a valid string or an object"
     )
+
+
+def test_a_network_itself_is_refused_and_search_is_named():
+    with pytest.raises(ValidationError, match=r"'conv4', .*`gemkit.search` takes a module") as one:
+        RunConfig(model=nn.Linear(3, 4))
+    assert "function-after" not in str(one.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "message"),
+    [
+        ((None,), {}, "a RunConfig, a table or the name of a preset, not None"),
+        ((SMALL, ""), {}, "the path is empty; write a dot"),
+        ((SMALL,), {"observers": print}, "observers=<built-in function print> should be a list"),
+        ((SMALL,), {"observers": [1]}, r"observers=\[1\] should be a list of functions"),
+        ((SMALL,), {"observers": "csv"}, "observers='csv' should be a list of functions"),
+    ],
+)
+def test_arguments_of_the_wrong_kind_are_one_sentence(words, options, message):
+    with pytest.raises(OptionError, match=message):
+        run(*words, **options)
+    assert not list(Path().iterdir())
+
+
+@pytest.mark.parametrize("made", [resume, lambda folder: gemkit.Study([SMALL], folder)])
+def test_an_empty_folder_is_not_the_current_one(made):
+    with pytest.raises(OptionError, match="the path is empty; write a dot"):
+        made("")
 
 
 @pytest.mark.parametrize(
