@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gemkit.core.errors import GemkitError
-from gemkit.core.text import number_of
+from gemkit.core.text import escaped, number_of
 from gemkit.plugins.titles import pruner_title
 from gemkit.report.spread import INTERVAL, spread_of
 from gemkit.report.tables import wide_table
@@ -117,12 +117,24 @@ def runs_text(runs: Sequence[Mapping[str, Any]], folder: Path) -> str:
         return f"there are no runs in {folder}"
     header = ("run", "state", "pruner", "model", "data set", "seed", "density", "before", "after")
     table = wide_table((*header, "last epoch"), [_row(run) for run in runs], numbers=range(5, 9))
+    if reasons := [_reason(run) for run in runs if run["state"] == "unreadable"]:
+        table = "\n".join([table, "", *reasons])
     means = [_mean_row(one) for one in means_of(runs)]
     if not means:
         return table
     titles = ("means over seeds", "model", "data set", "density", "seeds", "before", "after")
     meant = f"±: half the {INTERVAL}, with {number_of(LEAST_SEEDS, 'seed')} or more"
     return f"{table}\n\n{wide_table(titles, means, numbers=range(3, 7))}\n{meant}"
+
+
+def _reason(run: Mapping[str, Any]) -> str:
+    """Return why a run cannot be read, in one line."""
+    problem = run["problem"].partition("\n")[0]
+    return escaped(f"{_name(run)}: {problem[:300]}")
+
+
+def _name(run: Mapping[str, Any]) -> str:
+    return Path(run["run"]).name or str(run["run"])
 
 
 def _mean_row(mean: Mapping[str, Any]) -> tuple[str, ...]:
@@ -140,7 +152,7 @@ def _row(run: Mapping[str, Any]) -> tuple[str, ...]:
     density = run.get("density")
     epoch = f"{run.get('phase')} {run.get('epoch')}" if run.get("epoch") else ""
     return (
-        Path(run["run"]).name or run["run"],
+        _name(run),
         run["state"],
         *(str(run.get(name) or "") for name in ("pruner", "model", "dataset")),
         "" if run.get("seed") is None else str(run["seed"]),

@@ -301,7 +301,10 @@ def test_a_listing_continues_past_an_unreadable_run(name, kind, gemkit, stopped,
         ("runs/c", "interrupted"),
     ]
     assert f"runs/b/{name} is a" in listed[1]["problem"]
-    assert "unreadable" in gemkit("runs").stdout
+    table, reasons = gemkit("runs").stdout.split("\n\n")[:2]
+    assert "unreadable" in table
+    [reason] = reasons.splitlines()
+    assert reason.startswith(f"b: runs/b/{name} is a")
 
 
 @pytest.mark.parametrize("kind", ["folder link", "pipe"])
