@@ -22,12 +22,21 @@ _NO_MEMORY = (
     "bad_alloc",
     "status_alloc_failed",
 )
-_LOST_WORKER = re.compile(
+_LOST = re.compile(
     r"DataLoader worker \(pid.*\) (is killed by signal|exited unexpectedly)", re.DOTALL
 )
-LOST_WORKER = (
+_LOST_WORKER = (
     "a worker that reads the data ended or was killed, perhaps for lack of memory; use fewer "
     "workers (0 shows an error of the data set itself)"
+)
+_FULL = re.compile(r"shared memory.*No space left on device|workers are out of shared memory")
+_FULL_SHM = (
+    "/dev/shm, through which workers hand over the data, is full; enlarge it (`--shm-size` of a "
+    "container) or use fewer workers"
+)
+_TOO_MANY_FILES = (
+    "too many files are open; raise the limit (`ulimit -n`), use fewer workers, or close files "
+    "that the data set opens"
 )
 _MARK = "while "
 _SMALLER = "choose a smaller network (or -o model.width)"
@@ -91,30 +100,45 @@ def said(saved: str | Callable[[], str]) -> str:
     return saved if isinstance(saved, str) else saved()
 
 
-def is_lost_worker(error: BaseException) -> bool:
-    """Return whether a worker of a data loader is gone.
+def problem_of_workers(error: BaseException) -> str | None:
+    """Return what keeps the workers of a data loader from their work, and the way out, if it does.
 
-    torch says so in whatever code runs then, or the tensors of the worker cannot be received.
+    torch raises it in whatever code runs then, or the tensors of a worker cannot be received, or a
+    worker sends it as a text. The signal that ended a worker may be in the cause alone.
     """
-    if isinstance(error, OSError | EOFError):
-        files = [frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__)]
-        return any(Path(file).match("torch/multiprocessing/reductions.py") for file in files)
-    return isinstance(error, RuntimeError) and _LOST_WORKER.match(str(error)) is not None
+    if not isinstance(error, OSError | EOFError | RuntimeError):
+        return None
+    text, code = f"{error}\n{error.__cause__ or ''}", getattr(error, "errno", None)
+    if code in (errno.EMFILE, errno.ENFILE) or "Too many open files" in text:
+        return _TOO_MANY_FILES
+    if _FULL.search(text) or (
+        code == errno.ENOSPC and _passes(error, "multiprocessing/synchronize.py")
+    ):
+        return _FULL_SHM
+    if isinstance(error, RuntimeError):
+        return _LOST_WORKER if _LOST.match(text) else None
+    return _LOST_WORKER if _passes(error, "torch/multiprocessing/reductions.py") else None
+
+
+def _passes(error: BaseException, file: str) -> bool:
+    """Whether an error was raised in a file, or in what it called."""
+    files = [frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__)]
+    return any(Path(own).match(file) for own in files)
 
 
 @contextmanager
 def memory_explained(saved: str | Callable[[], str] = "") -> Iterator[None]:
     """Report too little memory as a `TooLittleMemoryError`; `saved` says what is kept.
 
-    A lost worker of a data loader is an error of the data: it may have had too little memory.
+    What keeps the workers of a data loader from their work is an error of the data.
     """
     try:
         yield
     except TooLittleMemoryError:
         raise
     except Exception as error:
-        if is_lost_worker(error):
-            raise DataError("; ".join(filter(None, [LOST_WORKER, said(saved)]))) from error
+        if problem := problem_of_workers(error):
+            raise DataError("; ".join(filter(None, [problem, said(saved)]))) from error
         if (lack := shortage(error)) is None:
             raise
         raise TooLittleMemoryError(_sentence(lack, said(saved))) from error

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gemkit.core.errors import DataError, GemkitError
-from gemkit.core.memory import LOST_WORKER, is_lost_worker
+from gemkit.core.memory import problem_of_workers
 from gemkit.core.probe import Batch
 from gemkit.core.raised import described_with_place
 from gemkit.core.tensors import generator, is_index
@@ -185,8 +185,8 @@ def read(
         except GemkitError:
             raise
         except (Exception, SystemExit) as error:  # a user's data set may raise anything
-            if is_lost_worker(error):
-                raise DataError(f"{where} cannot be read: {LOST_WORKER}") from error
+            if problem := problem_of_workers(error):
+                raise DataError(f"{where} cannot be read: {problem}") from error
             raise DataError(
                 f"{where} cannot be read ({described_with_place(error)}); correct the data set, "
                 "or the function that collates its samples"

@@ -1,5 +1,6 @@
 """Data sets, loaders and iterables of batches: the promises of tensors, where they can hold."""
 
+import errno
 import os
 import random
 import signal
@@ -7,6 +8,7 @@ import time
 import warnings
 from itertools import chain, islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 from own_data import Counting, Jittered, Rows, loader, of_datasets, of_loaders, of_tensors, pair
 from tiny import CPU, PLAN, tiny_net
 from torch import nn
-from torch.multiprocessing import get_context
+from torch.multiprocessing import get_context, reductions
 from torch.utils.data import DataLoader, TensorDataset, get_worker_info
 
 import gemkit
@@ -97,9 +99,11 @@ def test_the_check_catches_a_share_that_is_seen_twice():
 class Deadly(Jittered):
     """Its workers are killed, as the system does where memory runs out."""
 
+    by = signal.SIGKILL
+
     def __getitem__(self, place):
         if get_worker_info() is not None and place == 12:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), self.by)
         return super().__getitem__(place)
 
 
@@ -138,6 +142,67 @@ def test_a_batch_that_a_lost_worker_leaves_is_not_blamed_on_the_data():
 
     with pytest.raises(DataError, match=r"batch 1 cannot be read: a worker .* or was killed"):
         list(of_batches(Left(), 2).batches(2))
+
+
+def failing(fail):
+    """Say why the second batch cannot be read, if this is called for it."""
+
+    class Batches:
+        def __iter__(self):
+            yield torch.zeros(2, 1), torch.tensor([0, 1])
+            fail()
+
+    with pytest.raises(DataError, match=r"^numbers, batch 1 cannot be read") as found:
+        list(of_batches(Batches(), 2).batches(2))
+    return str(found.value)
+
+
+def raising(error):
+    def fail(*_):
+        raise error
+
+    return fail
+
+
+def of_worker(error):
+    """An error as torch passes it on."""
+    words = f"Caught {type(error).__name__} in DataLoader worker process 0.\nOriginal Traceback"
+    return type(error)(f"{words} (most recent call last):\n{type(error).__name__}: {error}\n")
+
+
+def of_system(code):
+    return OSError(code, os.strerror(code))
+
+
+def test_full_shared_memory_is_not_blamed_on_the_data(monkeypatch):
+    words = (
+        "batch 1 cannot be read: /dev/shm, through which workers hand over the data, is full; en"
+    )
+    full = "unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)"
+    assert words in failing(raising(of_worker(RuntimeError(full))))
+    name = "multiprocessing.synchronize.SemLock._make_name"
+    monkeypatch.setattr(name, raising(of_system(errno.ENOSPC)))
+    assert words in failing(get_context("fork").Lock), "before there is a worker"
+    for disk in (of_system(errno.ENOSPC), of_worker(of_system(errno.ENOSPC))):
+        assert "correct the data set" in failing(raising(disk))
+
+
+def test_a_worker_that_a_bus_error_ends_lacks_shared_memory(monkeypatch):
+    """The memory that a file was promised is not there."""
+    monkeypatch.setattr(Deadly, "by", signal.SIGBUS)
+    deadly = stream(DatasetReader(Deadly(20), torch.arange(20), None, 1), "x")
+    with pytest.raises(DataError, match=r"batch . cannot be read: /dev/shm, .* is full"):
+        list(deadly.batches(8, seed=0))
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
+def test_too_many_open_files_are_not_blamed_on_the_data_nor_on_a_worker(code):
+    words = "batch 1 cannot be read: too many files are open; raise the limit (`ulimit -n`), use"
+    torchs = RuntimeError("Too many open files. Communication with the workers is no longer …")
+    for error in (of_system(code), of_worker(of_system(code)), torchs):
+        assert words in failing(raising(error))
+    tensor = SimpleNamespace(detach=raising(of_system(code)))
+    assert words in failing(lambda: reductions.rebuild_storage_fd(None, tensor, 1))
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker")  # on one core
