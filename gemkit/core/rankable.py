@@ -41,7 +41,8 @@ def refuse_not_finite(names: list[str], importance: Tensors, alive: Tensors) -> 
     if problems:
         raise ImportanceError(
             f"importance must be finite where weights are alive, but {'; '.join(problems)}: "
-            "look for a diverging loss, or an overflow in half precision, where it is computed"
+            "look for data that are not finite, a diverging loss, or an overflow in half "
+            "precision, where it is computed"
         )
 
 

@@ -162,7 +162,14 @@ def stream(
         )
     check_values(first[1], classes, f"{title}, batch 0")
     first, again = ((inputs.cpu(), targets.cpu()) for inputs, targets in (first, again))
-    same = all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+    if not first[0].isfinite().any():
+        raise DataError(
+            f"{title}, batch 0: no value of its inputs is finite; repair or remove them"
+        )
+    # By their bits, because NaN is not equal to itself.
+    same = all(
+        tensor_digest(one) == tensor_digest(other) for one, other in zip(first, again, strict=True)
+    )
     return StreamSource(reader, title, first, same, split, classes)
 
 

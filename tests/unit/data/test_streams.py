@@ -1,6 +1,7 @@
 """Data sets, loaders and iterables of batches: the promises of tensors, where they can hold."""
 
 import errno
+import math
 import os
 import random
 import signal
@@ -521,6 +522,21 @@ def test_an_order_that_the_seed_does_not_decide_is_told_once():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         of_loaders(loader(shuffle=True))
+
+
+@pytest.mark.parametrize("kind", ["data set", "loader"])
+def test_values_that_are_not_finite_are_not_another_batch(kind):
+    """A plan may leave such steps out (`on_nan`), but there has to be something to train on."""
+    images, labels = pair()
+    images[3, 0, 0, 0] = math.nan
+    some, none = (TensorDataset(own, labels) for own in (images, images * math.nan))
+    make = of_datasets if kind == "data set" else (lambda own: of_loaders(DataLoader(own, 16)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert make(some).train.is_fixed
+        words = "train split, batch 0: no value of its inputs is finite; repair or remove"
+        with pytest.raises(DataError, match=words):
+            make(none)
 
 
 def test_the_fingerprint_of_a_stream_is_its_first_batch():

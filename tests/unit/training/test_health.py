@@ -56,6 +56,11 @@ def test_images_that_are_not_finite_stop_training_at_their_step():
         tuned(corrupted_data(), PLAN)
 
 
+def test_scores_of_images_that_are_not_finite_name_the_data_as_a_cause():
+    with pytest.raises(ImportanceError, match="look for data that are not finite, a diverging"):
+        search("snip", tiny_net(), corrupted_data(32), density=0.5, plan=PLAN, runtime=CPU)
+
+
 def test_a_layer_that_overflows_is_named():
     ticket = dense()
     ticket.state["3.weight"].mul_(1e30)
