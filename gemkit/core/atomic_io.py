@@ -114,6 +114,16 @@ def _explain_errors(
         raise
 
 
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Name a file in errors of the system, which names none once it is open."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = os.fspath(path)
+        raise
+
+
 def wrong_kind(path: Path | str, mode: int, wanted: str = _FILE) -> StorageError:
     """Return the error for a path that leads to something else than what is wanted."""
     kind = _KINDS.get(stat.S_IFMT(mode), "something else")
@@ -157,12 +167,13 @@ def write_atomic(data: bytes, path: Path, *, within: Path | None = None) -> None
             return _open_checked(temporary, temporary.name, flags, folder)
 
         try:
-            with open(temporary, "xb", opener=opener) as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            with _explain_errors(path, path.name, folder, _FILE):
-                os.replace(temporary.name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+            with named(path):
+                with open(temporary, "xb", opener=opener) as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                with _explain_errors(path, path.name, folder, _FILE):
+                    os.replace(temporary.name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
         finally:
             _remove(temporary.name, folder)
         with suppress(OSError):  # some file systems cannot sync a folder; the file is complete

@@ -5,11 +5,11 @@ import hashlib
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from gemkit.core.atomic_io import kind_at, open_plain
+from gemkit.core.atomic_io import kind_at, named, open_plain
 from gemkit.core.errors import OptionError, StorageError
 
 _PATIENCE = 20
@@ -49,9 +49,9 @@ def hold(file: BinaryIO, what: Path) -> None:
         raise OptionError(
             f"{what} is in use by another process ({holder}); wait for it, or stop it"
         )
-    file.truncate(0)
-    file.write(f"process {os.getpid()}\n".encode())
-    file.flush()
+    with named(what):
+        file.truncate(0)
+        os.write(file.fileno(), f"process {os.getpid()}\n".encode())  # or closing would try again
 
 
 def is_removed(file: BinaryIO) -> bool:
@@ -75,15 +75,15 @@ def reserved(target: Path) -> Iterator[None]:
     """
     name = hashlib.sha256(os.fsencode(target.name)).hexdigest()[:16]  # never too long
     beside = target.with_name(f".gemkit-{name}.lock")
-    try:
-        check_target(target)
-        file = open_plain(beside, "a+b", within=beside.parent)
-    except OSError as error:
-        raise OptionError(
-            f"cannot write {target}: {error.strerror or error}; choose another --out"
-        ) from error
-    with file:
-        hold(file, target)
+    with ExitStack() as held:
+        try:
+            check_target(target)
+            file = held.enter_context(open_plain(beside, "a+b", within=beside.parent))
+            hold(file, target)
+        except OSError as error:
+            raise OptionError(
+                f"cannot write {target}: {error.strerror or error}; choose another --out"
+            ) from error
         if not is_removed(file):
             try:
                 yield

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gemkit.core.atomic_io import open_plain
+from gemkit.core.atomic_io import named, open_plain
 from gemkit.core.errors import CheckpointError, GemkitError, Stopped, StorageError
 from gemkit.core.events import Collapsed, EpochEnded, Event, Froze, Noted, PhaseStarted
 from gemkit.core.state import StateDict, checked_count
@@ -62,8 +62,9 @@ class Metrics:
 
     def state_dict(self) -> StateDict:
         """Flush the file to disk, and return its lines and their length."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with named(self.path):
+            self._file.flush()
+            os.fsync(self._file.fileno())
         self.check_there()
         lines = torch.from_numpy(np.array(self._lines, dtype=np.uint8))
         return {"offset": len(self._lines), "lines": lines}
@@ -96,17 +97,20 @@ class Metrics:
                 "checkpoint"
             )
             self._file.truncate(0)
-            self._file.write(saved)
-            self._file.flush()
+            self._append(saved)
             found = saved
         self._file.truncate(len(found))
         self._lines = bytearray(found)
 
     def _write(self, event: str, fields: Mapping[str, Any]) -> None:
-        line = json.dumps({"event": event, **fields}, allow_nan=False)
-        self._file.write(line.encode() + b"\n")
-        self._file.flush()
-        self._lines += line.encode() + b"\n"
+        line = json.dumps({"event": event, **fields}, allow_nan=False).encode() + b"\n"
+        self._append(line)
+        self._lines += line
+
+    def _append(self, lines: bytes) -> None:
+        with named(self.path):
+            self._file.write(lines)
+            self._file.flush()
 
 
 def saved_lines(state: StateDict) -> bytes:

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,9 @@ import pytest
 import torch
 from cli_runs import TINY, answer, commands_in
 
+from gemkit.core.events import Froze
 from gemkit.runs.directory import RunDir
+from gemkit.runs.metrics import Metrics
 from gemkit.tickets.ticket import Ticket
 from gemkit.training.checkpoint import CheckpointDir, read
 
@@ -151,12 +154,21 @@ def test_a_full_disk_says_how_to_resume_and_keeps_the_last_checkpoint(gemkit):
     with failing("fsync", 12, errno.ENOSPC):
         shown = gemkit(*SAVING)
     assert shown.exit_code == 2
-    assert "No space left on device; make room; the run is saved up to its last" in shown.stderr
+    words = r"cannot read or write run/\S+: No space left on device; make room; the run is saved up"
+    assert re.search(words, shown.stderr), shown.stderr
     assert "resume it with `gemkit resume run`" in shown.stderr
     found, flaws = CheckpointDir(Path("run/checkpoints")).newest()
     assert found is not None
     assert not flaws
     assert gemkit("resume", "run").exit_code == 0
+
+
+def test_metrics_that_cannot_be_written_are_named(tmp_path):
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with Metrics(tmp_path / "metrics.jsonl") as metrics:
+        metrics._file = Half(metrics._file, full)
+        with pytest.raises(OSError, match=r"No space left on device: '.*/metrics\.jsonl'"):
+            metrics(Froze(0, 0.5, 5, 5, 10))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

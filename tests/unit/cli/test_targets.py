@@ -265,6 +265,30 @@ def test_a_target_that_cannot_be_written_is_refused_before_the_work(
     assert Path("checks/checks.json").is_fifo()
 
 
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (TUNE, "cannot write ticket-finetuned.safetensors: {}; choose another --out"),
+        (("compact", "ticket.safetensors"), "cannot write ticket-compact.safetensors: {}; choose"),
+        (CHECK, "cannot write out/checks.json: {}; choose another --out"),
+        ((*RUN, "run"), "cannot read or write run: {}; make room; nothing else was changed"),
+    ],
+    ids=lambda one: one[0] if isinstance(one, tuple) else "",
+)
+def test_a_full_disk_names_the_target(command, monkeypatch, words, what):
+    write = os.write
+
+    def full(handle, data):
+        if data.startswith(b"process "):  # what a lock says
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(handle, data)
+
+    monkeypatch.setattr(os, "write", full)
+    shown = command(*words)
+    assert shown.exit_code == 2, shown.output
+    assert f"gemkit: {what.format(os.strerror(errno.ENOSPC))}" in shown.stderr
+
+
 def test_force_replaces_a_link_to_a_file_and_leaves_the_file(command):
     """A link that leads nowhere is replaced, too."""
     Path("file").write_text("precious")
