@@ -225,6 +225,11 @@ class Runner:
                 return f"the run has no checkpoint yet: `{command}` starts it from the beginning"
         return f"the run is saved up to its last checkpoint: resume it with `{command}`"
 
+    def _resumable(self, error: GemkitError) -> str:
+        """Return the message of an error; if the machine caused it, it says how to resume."""
+        said = not isinstance(error.__cause__, OSError) or self._resume_command() in str(error)
+        return "; ".join(filter(None, [str(error), "" if said else self._saved()]))
+
     def _warn(self, words: str) -> None:
         self.log.say(f"warning: {words}")
         self.progress.warn(words)
@@ -241,7 +246,7 @@ class Runner:
             other = (
                 "" if self.run_dir.has_nothing_saved() else "; for other options give another --out"
             )
-            words = f"{error}\n{self.run_dir.path} keeps {files}{ticket}{other}"
+            words = f"{self._resumable(error)}\n{self.run_dir.path} keeps {files}{ticket}{other}"
             raise type(error)(words) from error
         except Stopped as stop:
             words = f"stopped by {Signals(stop.signal).name}; {self._after_stop()}"

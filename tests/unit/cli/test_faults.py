@@ -13,6 +13,7 @@ import pytest
 import torch
 from cli_runs import TINY, answer, commands_in
 
+from gemkit.core.atomic_io import write_atomic
 from gemkit.core.events import Froze
 from gemkit.runs.directory import RunDir
 from gemkit.runs.metrics import Metrics
@@ -160,6 +161,23 @@ def test_a_full_disk_says_how_to_resume_and_keeps_the_last_checkpoint(gemkit):
     found, flaws = CheckpointDir(Path("run/checkpoints")).newest()
     assert found is not None
     assert not flaws
+    assert gemkit("resume", "run").exit_code == 0
+
+
+@pytest.mark.parametrize("name", ["ticket", "finetuned"])
+def test_a_ticket_that_cannot_be_saved_says_how_to_resume(gemkit, monkeypatch, name):
+    def full(data: bytes, path: Path, **settings: object) -> None:
+        if path.stem == name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write_atomic(data, path, **settings)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("gemkit.tickets.file.write_atomic", full)
+        shown = gemkit(*SAVING)
+    assert shown.exit_code == 2
+    assert f"cannot save the ticket as run/{name}.safetensors: No space left" in shown.stderr
+    saved = "the run is saved up to its last checkpoint: resume it with `gemkit resume run`\n"
+    assert shown.stderr.count(saved) == 1
     assert gemkit("resume", "run").exit_code == 0
 
 
