@@ -257,7 +257,7 @@ class Runner:
                 self.log.say(f"error: {type(error).__name__}: {error}")
                 if self.setup.fabric.is_global_zero:  # the folder of another one is temporary
                     keeps = ", ".join(self.run_dir.contents())
-                    error.add_note(f"{self.run_dir.path} keeps {keeps}")
+                    error.add_note(f"{self.run_dir.path} keeps {keeps}; {self._saved()}")
             raise
 
 

@@ -20,6 +20,8 @@ from gemkit.plugins.faults import FAULT, ExitedError, _is_theirs
 from gemkit.runs.directory import RunDir, check_free, create
 from gemkit.runs.former import _named
 from gemkit.runs.found import runs_in
+from gemkit.runs.run import resume
+from gemkit.runs.runner import Runner
 from gemkit.study.stage_store import StageStore
 from gemkit.study.work import carry_out
 
@@ -307,6 +309,68 @@ def test_an_observer_that_returns_no_listener_is_named(gemkit):
     shown = gemkit("run", "--plugin", "forgetful.py", "--observer", "forgetful", *TINY)
     assert shown.exit_code == ending.MISTAKE, shown.output
     assert "observer 'forgetful': listen has to return a function that takes" in shown.stderr
+
+
+AT_WORK = """
+from gemkit import Observer, SanityCheck, hookimpl
+from gemkit.core.events import EpochEnded
+
+class Leaving(Observer):
+    "Fails after an epoch."
+    name = "leaving"
+    def listen(self, folder):
+        def listen(event):
+            if isinstance(event, EpochEnded) and event.epoch == 2:
+                LEAVE
+        return listen
+
+class Left(SanityCheck):
+    "Fails."
+    name = "leaving"
+    def control(self, ticket, context):
+        LEAVE
+
+@hookimpl
+def gemkit_observers():
+    return [Leaving]
+
+@hookimpl
+def gemkit_sanity_checks():
+    return [Left]
+"""
+
+
+@pytest.mark.parametrize(
+    ("part", "leave", "error", "saved"),
+    [
+        ("--observer", "raise KeyError", KeyError, "is saved up to its last checkpoint: resume it"),
+        ("--check", "raise SystemExit(0)", ExitedError, "is saved: resume its checks"),
+    ],
+)
+def test_a_fault_of_a_plugin_says_how_to_resume(gemkit, part, leave, error, saved):
+    """From Python, an exit is an error as well."""
+    Path("mine.py").write_text(AT_WORK.replace("LEAVE", leave))
+    words = ("--out", "run", "--checkpoint-minutes", "0", "--plugin", "mine.py", part, "leaving")
+    shown = gemkit("run", "--pruner", "snip", *TINY, *words)
+    assert shown.exit_code == FAULT, shown.output
+    assert "\nrun keeps checkpoints, config.toml" in shown.stderr
+    assert f" {saved} with `gemkit resume run --plugin mine.py`\n" in shown.stderr
+    with pytest.raises(error):
+        resume("run", plugins=["mine.py"])
+    Path("mine.py").write_text(AT_WORK.replace("LEAVE", "pass"))
+    assert gemkit("resume", "run", "--plugin", "mine.py").exit_code == 0
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_fault_in_another_process_names_no_temporary_folder(tmp_path, monkeypatch, first):
+    monkeypatch.setattr(Runner, "_resume_command", lambda self: "gemkit resume run")
+    setup = SimpleNamespace(fabric=SimpleNamespace(is_global_zero=first))
+    with (
+        pytest.raises(KeyError) as raised,
+        Runner(None, setup, RunDir(tmp_path), None)._explaining_errors(),
+    ):
+        raise KeyError
+    assert any(str(tmp_path) in note for note in getattr(raised.value, "__notes__", [])) == first
 
 
 def test_a_library_that_exits_for_a_plugin_is_its_fault(gemkit):
