@@ -16,6 +16,8 @@ MISTAKE = 2
 """The exit code of an error that the user can do something about."""
 COLLAPSE = 3
 """The exit code of a network that lost a layer, or every path: a finding, not a mistake."""
+UNREAD = 141
+"""The exit code when the reader of stdout is gone, as of programs that SIGPIPE ends."""
 _OF_STREAMS = {EBADF, EDQUOT, EFBIG, EIO, ENOSPC}
 """Errors that printing meets; others without the name of a file are bugs, or of a network."""
 

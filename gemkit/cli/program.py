@@ -12,7 +12,7 @@ import click
 
 from gemkit.cli.allocator import keep_memory
 from gemkit.cli.command import echo
-from gemkit.cli.ending import MISTAKE, ending_of, flush_streams, open_streams
+from gemkit.cli.ending import MISTAKE, UNREAD, ending_of, flush_streams, open_streams
 from gemkit.core.memory import memory_explained
 from gemkit.plugins.faults import exits_are_faults
 
@@ -84,12 +84,17 @@ class Program(click.Group):
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):  # a terminal that cannot encode ≤ shows ?
                 stream.reconfigure(errors="replace")
+        stdout = sys.stdout
         try:
             with exits_are_faults(), memory_explained():
                 code: Any = inner()
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
             sys.exit(error.exit_code)
+        except SystemExit:
+            if sys.stdout is not stdout:  # click replaces it when its reader is gone, and exits
+                sys.exit(UNREAD)
+            raise
         except Exception as error:
             flush_streams()
             if (ending := ending_of(error)) is None:

@@ -134,6 +134,19 @@ def test_a_full_disk_under_stdout_is_one_message():
     assert both.returncode == 2
 
 
+@pytest.mark.parametrize("words", ["['--help']", "['run', '--help']"])
+def test_a_reader_that_is_gone_ends_the_program_without_a_word(words, tmp_path):
+    """As in `gemkit --help | head -c 0`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as stdout:
+        command = [sys.executable, "-c", HELP.replace("['--help']", words)]
+        done = subprocess.run(
+            command, stdout=stdout, stderr=subprocess.PIPE, cwd=tmp_path, check=False
+        )
+    assert (done.returncode, done.stderr) == (ending.UNREAD, b"")
+
+
 @pytest.mark.parametrize("redirect", ["2>&-", ">&-", "<&- >&- 2>&-"])
 def test_no_file_gets_the_number_of_a_closed_stream(redirect, tmp_path):
     code = (
@@ -500,6 +513,7 @@ def test_the_table_of_exit_codes_is_that_of_the_program():
     rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
     codes = [int(row.split("|")[1]) for row in rows]
     stopped = [ending.ending_of(Stopped(number))[1] for number in (SIGINT, SIGTERM)]
-    assert codes == [0, FAULT, ending.MISTAKE, ending.COLLAPSE, *stopped]
+    others = [FAULT, ending.MISTAKE, ending.COLLAPSE, ending.UNREAD]
+    assert codes == sorted([0, *others, *stopped])
     assert ending.ending_of(CollapseError("lost"))[1] == 3
     assert ending.ending_of(OptionError("wrong"))[1] == 2
