@@ -54,8 +54,8 @@ Examples:
   gemkit resume runs/…                  # resume an interrupted run
   gemkit run --preset demo/gem_miner --density 0.02
 
-Exit codes: 0 done; 1 a fault in a plugin, or a bug; 2 an error to correct; 3 a collapse; 130 and
-143 stopped by a signal, and saved.
+Exit codes: 0 done; 1 a fault in a plugin, or a bug; 2 an error to correct; 3 a collapse;
+129, 130 and 143 stopped by a signal, and saved.
 """
 
 _SETTINGS = ("observers", "checks", "check_seeds", "checkpoint_minutes")

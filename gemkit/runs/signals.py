@@ -1,5 +1,6 @@
 """Signals: how a run is asked to stop."""
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -8,7 +9,7 @@ from types import FrameType
 
 from gemkit.core.errors import Stopped
 
-_HANDLED = (signal.SIGINT, signal.SIGTERM)
+_HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Handler = Callable[[int, FrameType | None], None]
 Former = Handler | int
 """A handler, or one of the numbers for ignoring a signal and for its default effect."""
@@ -26,6 +27,7 @@ class StopRequest:
         """Record the signal, restore the former handlers, and report it."""
         self.signal = number
         _install(self.former)
+        _ignore_another(number)
         self.stopping()
 
     def requested(self) -> int | None:
@@ -46,6 +48,7 @@ def raised() -> Iterator[None]:
     """Raise `Stopped` where a signal arrives, for work that is complete at every moment."""
 
     def stop(number: int, frame: FrameType | None) -> None:
+        _ignore_another(number)
         raise Stopped(number)
 
     with _handled(stop):
@@ -64,15 +67,33 @@ def _handled(handler: Handler) -> Iterator[None]:
 
 
 def end_at_once() -> None:
-    """Let the next signal end the process."""
+    """Let the next signal end the process, and lines for a terminal that was closed go nowhere."""
     _install(dict.fromkeys(_former(), signal.SIG_DFL))
+    for stream in (1, 2):
+        try:
+            os.write(stream, b"")
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream)
+            os.close(nowhere)
+
+
+def _ignore_another(number: int) -> None:
+    """Ignore further SIGHUP after the first: the shell and the system send one each."""
+    if number == signal.SIGHUP:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _former() -> dict[int, Former]:
-    """Return the handlers to replace: none outside the main thread, none that Python cannot set."""
+    """Return the handlers to replace: none outside the main thread, none that Python cannot set.
+
+    A SIGHUP that is ignored, as `nohup` does, stays ignored.
+    """
     if threading.current_thread() is not threading.main_thread():
         return {}
     known = {int(one): signal.getsignal(one) for one in _HANDLED}
+    if known[signal.SIGHUP] == signal.SIG_IGN:
+        del known[signal.SIGHUP]
     return {one: handler for one, handler in known.items() if handler is not None}
 
 

@@ -84,7 +84,9 @@ def broken_pipe(*_: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["int", "term"]
+    ("number", "code"),
+    [(signal.SIGHUP, 129), (signal.SIGINT, 130), (signal.SIGTERM, 143)],
+    ids=["hup", "int", "term"],
 )
 @pytest.mark.parametrize("look", [2, 14], ids=["search", "finetune"])
 def test_a_signal_saves_the_run_and_resuming_gives_the_same_files(

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from signal import SIGINT, SIGTERM
+from signal import SIGHUP, SIGINT, SIGTERM
 from types import SimpleNamespace
 
 import pytest
@@ -512,7 +512,7 @@ def test_the_table_of_exit_codes_is_that_of_the_program():
     section = page.partition("\n## Exit codes\n")[2].partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
     codes = [int(row.split("|")[1]) for row in rows]
-    stopped = [ending.ending_of(Stopped(number))[1] for number in (SIGINT, SIGTERM)]
+    stopped = [ending.ending_of(Stopped(number))[1] for number in (SIGHUP, SIGINT, SIGTERM)]
     others = [FAULT, ending.MISTAKE, ending.COLLAPSE, ending.UNREAD]
     assert codes == sorted([0, *others, *stopped])
     assert ending.ending_of(CollapseError("lost"))[1] == 3

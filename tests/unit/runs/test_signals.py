@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -39,6 +41,39 @@ def test_a_second_signal_ends_the_command_line(heard):
         assert [signal.getsignal(one) for one in BOTH] == [signal.SIG_DFL] * 2
     os.kill(os.getpid(), signal.SIGTERM)
     assert heard == [signal.SIGTERM], "the caller's handlers are back"
+
+
+@pytest.mark.parametrize("context", [deferred, raised])
+def test_an_ignored_hangup_stays_ignored(context):
+    """As under `nohup`."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with context():
+        os.kill(os.getpid(), signal.SIGHUP)
+    assert signal.signal(signal.SIGHUP, before) == signal.SIG_IGN
+
+
+CLOSED = """
+import os, signal, sys
+from gemkit.runs.signals import deferred, end_at_once
+
+with deferred(end_at_once) as request:
+    for _ in range(2):
+        os.kill(os.getpid(), signal.SIGHUP)
+    print("saved", file=sys.stderr, flush=True)
+print("saved")
+sys.exit(128 + request.signal)
+"""
+
+
+def test_a_run_outlives_its_terminal():
+    """The shell and the system send a SIGHUP each; only stderr is that terminal."""
+    terminal, end = os.openpty()
+    os.close(terminal)
+    done = subprocess.run(
+        [sys.executable, "-c", CLOSED], stdout=subprocess.PIPE, stderr=end, check=False
+    )
+    os.close(end)
+    assert (done.returncode, done.stdout) == (129, b"saved\n")
 
 
 @pytest.mark.parametrize("context", [deferred, raised])
