@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gemkit.core.errors import OptionError, TicketError, some
+from gemkit.core.limits import max_file_bytes
 from gemkit.core.text import number_of
 from gemkit.runs.directory import RunDir
 from gemkit.runs.metrics import last_line
@@ -41,7 +42,7 @@ def lost_levels(run: RunDir, levels: Iterable[Mapping[str, Any]]) -> str | None:
     Only running again would make them again: a checkpoint has nothing of levels that are done.
     """
     files = [Path(name) for name in dict.fromkeys(level["ticket"] for level in levels)]
-    lost = [file.name for file in files if not _is_sound(file, run)]
+    lost = [file.name for file in files if _is_lost(file, run)]
     if not lost:
         return None
     made = "result.json"
@@ -56,15 +57,17 @@ def lost_levels(run: RunDir, levels: Iterable[Mapping[str, Any]]) -> str | None:
     )
 
 
-def _is_sound(file: Path, run: RunDir) -> bool:
-    """Return whether a file is there and holds a ticket."""
+def _is_lost(file: Path, run: RunDir) -> bool:
+    """Return whether a file is missing or holds no ticket; one that cannot be read may be sound."""
     if not os.path.lexists(file):  # or its name is none: the list is untrusted
+        return True
+    if not os.access(file, os.R_OK) or os.lstat(file).st_size > max_file_bytes():
         return False
     try:
         Ticket.load(file, within=run.path)
     except TicketError:
-        return False
-    return True
+        return True
+    return False
 
 
 def has_lost_checkpoints(run: RunDir) -> bool:

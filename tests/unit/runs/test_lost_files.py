@@ -1,5 +1,6 @@
 """Runs that have lost files: they say so, and the way out that they name works."""
 
+import errno
 import json
 import os
 import shutil
@@ -185,6 +186,24 @@ def test_a_finished_run_without_tickets_of_levels_says_so_and_runs_again(gemkit,
     assert again.exit_code == 0, again.stderr
     assert levels(run) == whole
     assert "lost" not in gemkit("resume", run).stderr
+
+
+def test_tickets_of_levels_that_cannot_be_read_here_are_not_called_damaged(gemkit, monkeypatch):
+    def denied(path: Path, within: Path) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    assert gemkit(*ITERATIVE, "--out", "run").exit_code == 0
+    with monkeypatch.context() as patch:
+        patch.setattr("gemkit.core.tensor_file.open_plain", denied)
+        patch.setattr(os, "access", lambda path, *_, **__: ".safetensors" not in str(path))
+        shown = gemkit("resume", "run")
+        assert (shown.exit_code, "damaged" in shown.stderr) == (0, False), shown.stderr
+    monkeypatch.setenv("GEMKIT_MAX_GB", "0.00001")
+    shown = gemkit("resume", "run")
+    assert shown.exit_code == 0, shown.stderr
+    assert "damaged" not in shown.stderr
+    next(Path("run/ladder").iterdir()).unlink()
+    assert "tickets in run/ladder, 1 is lost or damaged" in gemkit("resume", "run").stderr
 
 
 @pytest.mark.parametrize("look", [30, 64], ids=["search", "finetune"])
