@@ -14,11 +14,18 @@ from gemkit.tickets.ticket import Ticket
 from gemkit.training.checkpoint import CheckpointDir
 
 
-def lost_tickets(run: RunDir) -> str | None:
-    """Say which tickets a run with a result has lost, and the way out; None if it has all."""
+def lost_tickets(run: RunDir, *, read: bool = False) -> str | None:
+    """Say which tickets a run with a result has lost, and the way out; None if it has all.
+
+    `read` also finds damaged ones; leave it out before a ticket is loaded anyway.
+    """
+    if not run.has_result():
+        return None
     files = (run.ticket, run.finetuned)
-    lost = [file.name for file in files if not os.path.lexists(file)]
-    if not run.has_result() or not lost:
+    lost = [
+        file.name for file in files if (_is_lost(file, run) if read else not os.path.lexists(file))
+    ]
+    if not lost:
         return None
     words = "result.json to run all of it again"
     if os.path.lexists(run.checkpoints):  # its checks are not done
@@ -27,12 +34,13 @@ def lost_tickets(run: RunDir) -> str | None:
         else:
             words = "result.json to run again what came after its last checkpoint"
     them = "it" if len(lost) == 1 else "them"
-    return f"has lost {' and '.join(lost)}; put {them} back, or remove {words}"
+    what = "lost or damaged" if read else "lost"
+    return f"has {what} {' and '.join(lost)}; put {them} back, or remove {words}"
 
 
 def check_tickets(run: RunDir) -> None:
-    """Refuse a run with a result whose tickets are lost."""
-    if run.result() is not None and (lost := lost_tickets(run)):
+    """Refuse a run with a result whose tickets are lost or damaged."""
+    if run.result() is not None and (lost := lost_tickets(run, read=True)):
         raise OptionError(f"{run.path} is finished but {lost}")
 
 

@@ -72,21 +72,43 @@ def test_a_finished_run_without_its_tickets_says_so_and_runs_again(gemkit, lost)
         Path(run, name).unlink()
     them = "it" if len(lost) == 1 else "them"
     sentence = (
-        f"{run} is finished but has lost {' and '.join(lost)}; "
+        f"{run} is finished but has lost or damaged {' and '.join(lost)}; "
         f"put {them} back, or remove result.json to run all of it again"
     )
     for words in (("resume", run), (*RUN, "--out", run), RUN):
         assert refused(gemkit, *words) == f"gemkit: {sentence}"
-    way_out = sentence.partition(" is finished but ")[2] + f", with `gemkit resume {run}`"
+    way_out = sentence.partition(" or damaged ")[2] + f", with `gemkit resume {run}`"
     readers = {"eval": TRAINED, "bench": TRAINED, "compact": TRAINED, "check": TICKET}
     for command in [name for name, file in readers.items() if file in lost]:
-        assert refused(gemkit, command, run).endswith(f"{run} is a finished run that {way_out}")
+        assert refused(gemkit, command, run).endswith(
+            f"{run} is a finished run that has lost {way_out}"
+        )
     Path(run, "result.json").unlink()
     again = gemkit("resume", run)
     assert again.exit_code == 0, again.stderr
     assert AGAIN in again.stderr
     assert tickets(run) == whole
     assert RunDir(Path(run)).state() == "done"
+
+
+@pytest.mark.parametrize("name", [TICKET, TRAINED])
+def test_a_finished_run_with_a_damaged_ticket_says_so_and_runs_again(gemkit, monkeypatch, name):
+    assert gemkit(*RUN, "--out", "run").exit_code == 0
+    whole, file = tickets("run"), Path("run", name)
+    content = file.read_bytes()
+    for damaged in (b"", content[:-1] + bytes([content[-1] ^ 1])):
+        file.write_bytes(damaged)
+        for words in (("resume", "run"), (*RUN, "--out", "run")):
+            assert refused(gemkit, *words) == (
+                f"gemkit: run is finished but has lost or damaged {name}; "
+                "put it back, or remove result.json to run all of it again"
+            )
+    with monkeypatch.context() as patch:
+        patch.setenv("GEMKIT_MAX_GB", "0.000001")  # it may be sound, and is not read
+        assert gemkit("resume", "run").exit_code == 0
+    Path("run/result.json").unlink()
+    assert gemkit("resume", "run").exit_code == 0
+    assert tickets("run") == whole
 
 
 def test_a_folder_with_a_result_that_is_no_run_has_lost_nothing(gemkit):
