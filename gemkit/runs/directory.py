@@ -105,10 +105,10 @@ class RunDir:
 
     def check_plain(self) -> None:
         """Refuse files that are links, pipes or folders, and hard links to those appended to."""
-        for folder in (self.path, self.ladder, self.checkpoints):
-            list_folder(folder, within=self.path)
+        for folder in (self.ladder, self.checkpoints):  # first, since these must be folders
+            refuse_folders(folder, list_folder(folder, within=self.path))
+        list_folder(self.path, within=self.path)
         refuse_folders(self.path, _FILES)
-        refuse_folders(self.ladder, list_folder(self.ladder, within=self.path))
         for file in (self.path / _LOCK, self.log, self.metrics):
             with suppress(OSError):  # missing, or an error that shows when it is used
                 open_plain(file, "r+b", within=self.path).close()

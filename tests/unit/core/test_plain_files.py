@@ -220,12 +220,32 @@ def test_a_folder_in_place_of_a_file_is_refused_before_the_work(name, gemkit, st
     assert contents(run) == before
 
 
-def test_a_folder_in_place_of_the_ticket_of_a_level_is_refused_before_the_work(gemkit, stopped):
+@pytest.mark.parametrize(
+    "name", ["ladder/003-d0.5120.safetensors", "checkpoints/99999999.safetensors"]
+)
+def test_a_folder_in_place_of_a_level_or_checkpoint_is_refused_before_the_work(
+    name, gemkit, stopped
+):
     shutil.copytree(stopped, "run")
-    Path("run/ladder/003-d0.5120.safetensors").mkdir(parents=True)
+    Path("run", name).mkdir(parents=True)
+    before = contents(Path("run"))
     shown = gemkit("resume", "run")
-    assert_refused(shown, Path("run/ladder/003-d0.5120.safetensors"))
-    assert "is a folder, not a plain file; move it away" in shown.stderr
+    assert_refused(shown, Path("run", name))
+    assert f"run/{name} is a folder, not a plain file; move it away" in shown.stderr
+    assert contents(Path("run")) == before
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+@pytest.mark.parametrize("kind", ["folder link", "pipe"])
+def test_what_must_be_a_folder_is_not_asked_to_be_a_file(
+    name, kind, stopped, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(stopped, "run")
+    attack(Path("run", name), kind)
+    words = f"run/{name} is a {kind.split()[-1]}, not a folder; use a folder instead"
+    with pytest.raises(StorageError, match=words):
+        RunDir(Path("run")).check_plain()
 
 
 def test_every_file_of_a_run_must_not_be_a_folder(done, tmp_path):
