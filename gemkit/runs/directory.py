@@ -131,7 +131,9 @@ class RunDir:
                 f"{self.path}`"
             ) from error
         except (OSError, ValueError, RecursionError) as error:
-            raise OptionError(f"{file} cannot be read: {error}; start another run") from error
+            raise OptionError(
+                f"{file} cannot be read: {error}; put it back, or start another run"
+            ) from error
 
     def add_environment(self, now: Mapping[str, Any]) -> list[str]:
         """Append this environment, and return what differs from the one before."""
@@ -162,11 +164,12 @@ class RunDir:
         if not self.has_result():
             return None
         file = self.path / "result.json"
-        data = _json(file)
+        again = "resume the run" if os.path.lexists(self.checkpoints) else "run all of it again"
+        data = _json(file, f" to {again}")
         _, problems = from_data(StoredResult, data, label="result", title="a result")
         if problems or not isinstance(data, dict):
             raise OptionError(
-                f"{file} holds no result ({problems[0]}); remove it to resume the run"
+                f"{file} holds no result ({problems[0]}); put it back, or remove it to {again}"
             )
         here = {"run_dir": self.path, "ticket": self.ticket, "finetuned": self.finetuned}
         levels = [
@@ -227,7 +230,7 @@ class RunDir:
 
     def clear(self) -> None:
         """Remove the files of a run that has nothing saved."""
-        for name in (_CONFIG, "environment.json", "metrics.jsonl", "log.txt"):
+        for name in ("environment.json", "metrics.jsonl", "log.txt", _CONFIG):
             (self.path / name).unlink(missing_ok=True)
 
     def finish(self) -> None:
@@ -236,14 +239,14 @@ class RunDir:
             shutil.rmtree(self.checkpoints.name, dir_fd=folder)
 
 
-def _json(file: Path) -> object:
-    """Read a JSON file of a run's folder."""
+def _json(file: Path, end: str = "") -> object:
+    """Read a JSON file of a run's folder; `end` says why one that is damaged may be removed."""
     try:
         data: object = json.loads(read(file, within=file.parent))
         json.dumps(data, allow_nan=False)  # refuse 1e999, which is read as infinity
     except (OSError, ValueError, RecursionError) as error:
         raise OptionError(
-            f"{file} cannot be read: {error}; put it back, or remove it to resume the run"
+            f"{file} cannot be read: {error}; put it back, or remove it{end}"
         ) from error
     return data
 

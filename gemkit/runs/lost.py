@@ -14,6 +14,14 @@ from gemkit.tickets.ticket import Ticket
 from gemkit.training.checkpoint import CheckpointDir
 
 
+def check_config(run: RunDir) -> None:
+    """Refuse a folder with a run that has lost its configuration."""
+    if os.path.lexists(run.path / "environment.json") and not run.is_run():
+        raise OptionError(
+            f"{run.path} has lost config.toml; put it back, or start another run in another folder"
+        )
+
+
 def lost_tickets(run: RunDir, *, read: bool = False) -> str | None:
     """Say which tickets a run with a result has lost, and the way out; None if it has all.
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -155,10 +156,14 @@ def resolve(registry: Registry, config: RunConfig, model: str | None = None) -> 
 
 
 def resolve_recorded(
-    registry: Registry, config: Mapping[str, Any], model: str | None
+    registry: Registry, config: Mapping[str, Any], model: str | None, file: Path
 ) -> ResolvedRun:
-    """Resolve the configuration in a run's folder, which is untrusted input."""
-    return resolve(registry, validated(RecordedConfig, config, "config"), model)
+    """Resolve the configuration from a file of a run's folder, which is untrusted input."""
+    try:
+        recorded = validated(RecordedConfig, config, "config")
+    except OptionError as error:
+        raise OptionError(f"{file}: {error}\nput it back, or start another run") from error
+    return resolve(registry, recorded, model)
 
 
 def _network(registry: Registry, config: RunConfig, typed: str | None) -> ModelPart:

@@ -27,7 +27,7 @@ from gemkit.runs.config import RunConfig
 from gemkit.runs.directory import RunDir
 from gemkit.runs.failures import explained
 from gemkit.runs.former import check_same_run, finished, note_unfinished
-from gemkit.runs.lost import check_tickets, lost_levels
+from gemkit.runs.lost import check_config, check_tickets, lost_levels
 from gemkit.runs.machine import environment
 from gemkit.runs.networks import at_most
 from gemkit.runs.progress import Progress
@@ -93,6 +93,7 @@ def run(
     resolved = resolved.with_settings(plugins=list(named))
     folder = None if out is None else named_path(out)
     if folder is not None:
+        check_config(RunDir(folder))
         rundir.check_free(folder)
     return _execute(
         registry, resolved, folder, observers, chosen(progress), download=download, new=new
@@ -130,9 +131,10 @@ def resume(
         )
     registry = registry or load_plugins(files=plugins)
     run_dir = RunDir(named_path(folder))
+    check_config(run_dir)
     config = run_dir.config()
     run_dir.check_plain()
-    run = _recorded(registry, config, model)
+    run = _recorded(registry, config, model, run_dir.path / "config.toml")
     changes = {
         "data_dir": None if data_dir is None else str(data_dir),
         "checkpoint_minutes": checkpoint_minutes,
@@ -212,10 +214,12 @@ def _execute(
     return result_from(data)
 
 
-def _recorded(registry: Registry, config: dict[str, Any], model: str | None) -> ResolvedRun:
+def _recorded(
+    registry: Registry, config: dict[str, Any], model: str | None, file: Path
+) -> ResolvedRun:
     """Resolve the configuration in a run's folder; plugin files that it names are not loaded."""
     try:
-        return resolve_recorded(registry, config, model)
+        return resolve_recorded(registry, config, model, file)
     except UnknownNameError as error:
         files = _plugins_in(config)
         if not files or registry.files:

@@ -113,7 +113,7 @@ def in_file(content: bytes, name: str, read: Callable[[Path], object]) -> None:
 
 def resume_config(file: Path) -> None:
     accepts(lambda: report_run(file))
-    resolve_recorded(REGISTRY, RunDir(file.parent).config(), None)
+    resolve_recorded(REGISTRY, RunDir(file.parent).config(), None, file)
 
 
 def list_runs(file: Path) -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from cli_runs import TINY, Gemkit, commands_in
 
+from gemkit.core.errors import OptionError
 from gemkit.pruning.guard import Guard
 from gemkit.runs.checkfile import CheckFile
-from gemkit.runs.directory import RunDir
+from gemkit.runs.directory import RunDir, check_free
 from gemkit.training.checkpoint import CheckpointDir
 from gemkit.training.checkpointer import DiskCheckpointer
 
@@ -302,3 +303,55 @@ def test_a_run_whose_checkpoints_are_damaged_starts_again_without_them(gemkit, m
     again = gemkit("resume", "run")
     assert (again.exit_code, AGAIN in again.stderr) == (0, True)
     assert tickets("run") == tickets("whole")
+
+
+def test_a_run_that_has_lost_its_configuration_is_told_to_put_it_back(gemkit):
+    assert gemkit(*RUN, "--out", "run").exit_code == 0
+    file = Path("run/config.toml")
+    own = file.read_text()
+    file.unlink()
+    words = "run has lost config.toml; put it back, or start another run in another folder"
+    for command in (("resume", "run"), (*RUN, "--out", "run")):
+        assert refused(gemkit, *command) == f"gemkit: {words}"
+    file.write_text(own)
+    assert gemkit("resume", "run").exit_code == 0
+
+
+@pytest.mark.parametrize("content", ["", "seed = 1\n", "not = [toml"])
+def test_a_damaged_configuration_is_named_with_a_way_out(gemkit, content):
+    Path("run").mkdir()
+    Path("run/config.toml").write_text(content)
+    shown = gemkit("resume", "run")
+    assert shown.exit_code == 2
+    assert shown.stderr.startswith("gemkit: run/config.toml")
+    assert shown.stderr.endswith("put it back, or start another run\n")
+
+
+@pytest.mark.parametrize("content", ["", "{}"])
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_damaged_result_says_what_removing_it_repeats(content, saved, tmp_path):
+    run = RunDir(tmp_path)
+    Path(tmp_path, "result.json").write_text(content)
+    if saved:
+        run.checkpoints.mkdir()
+    again = "resume the run" if saved else "run all of it again"
+    with pytest.raises(OptionError, match=f"; put it back, or remove it to {again}$"):
+        run.result()
+
+
+def test_a_folder_that_was_killed_while_it_was_cleared_can_be_used(tmp_path, monkeypatch):
+    run, left = RunDir(tmp_path), iter(range(2))
+    run.write_config({})
+    run.add_environment({})
+    run.metrics.touch()
+    whole = Path.unlink
+
+    def killed(self: Path, *, missing_ok: bool) -> None:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        whole(self, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run.clear()
+    check_free(tmp_path)

@@ -389,7 +389,8 @@ def test_naming_a_large_network_again_builds_it(run, gemkit, monkeypatch):
 
 
 def test_a_stopped_run_says_that_its_weights_have_to_be_given_again(run):
-    job = resolve_recorded(load_plugins(only=()), RunDir(run).config(), None)
+    file = Path(run, "config.toml")
+    job = resolve_recorded(load_plugins(only=()), RunDir(run).config(), None, file)
     assert resume_words(Path("r"), job) == ["gemkit", "resume", "r"]
     net = Timm(network="test_resnet", pretrained=True)
     words = resume_words(Path("r"), type(job)(**{**vars(job), "model": net}))
