@@ -30,7 +30,7 @@ from gemkit.core.tensor_file import (
 from gemkit.core.tensors import Tensors
 
 FORMAT = 1
-REPLACE_IT = "copy it again from its source, or search again (first remove result.json of its run)"
+REPLACE_IT = "copy it again from its source, or search again in another folder"
 
 
 class Content(NamedTuple):

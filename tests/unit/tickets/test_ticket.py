@@ -571,7 +571,7 @@ def test_the_error_says_what_a_file_is_instead_of_a_ticket(tmp_path):
     reasons = {
         "foreign": "without a gemkit description; give a file",
         "text": "not safetensors",
-        "nothing": "is empty",
+        "nothing": "is empty; copy it again from its source, or search again in another folder$",
         "pipe": "is a pipe, not a plain file",
         "gone": "does not exist",
         ".": "is a folder",
