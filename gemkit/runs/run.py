@@ -132,9 +132,8 @@ def resume(
     registry = registry or load_plugins(files=plugins)
     run_dir = RunDir(named_path(folder))
     check_config(run_dir)
-    config = run_dir.config()
+    run = _recorded(registry, run_dir, model)
     run_dir.check_plain()
-    run = _recorded(registry, config, model, run_dir.path / "config.toml")
     changes = {
         "data_dir": None if data_dir is None else str(data_dir),
         "checkpoint_minutes": checkpoint_minutes,
@@ -214,12 +213,11 @@ def _execute(
     return result_from(data)
 
 
-def _recorded(
-    registry: Registry, config: dict[str, Any], model: str | None, file: Path
-) -> ResolvedRun:
+def _recorded(registry: Registry, run_dir: RunDir, model: str | None) -> ResolvedRun:
     """Resolve the configuration in a run's folder; plugin files that it names are not loaded."""
+    config = run_dir.config()
     try:
-        return resolve_recorded(registry, config, model, file)
+        return resolve_recorded(registry, config, model, run_dir.path / "config.toml")
     except UnknownNameError as error:
         files = _plugins_in(config)
         if not files or registry.files:
@@ -250,11 +248,10 @@ def _within_bounds(model: ModelPart, shape: Shape, classes: int) -> nn.Module:
 
 def _functions(observers: Sequence[Listener] | None) -> list[Listener]:
     """Return the observers of the caller; None means none."""
-    if isinstance(observers, Iterable | None):
-        own = list(observers or ())
-        if all(map(callable, own)):
-            return own
-    raise OptionError(f"observers={observers!r:.80} should be a list of functions, as [print]")
+    own = list(observers or ()) if isinstance(observers, Iterable | None) else [None]
+    if not all(map(callable, own)):
+        raise OptionError(f"observers={observers!r:.80} should be a list of functions, as [print]")
+    return own
 
 
 def _observer(registry: Registry, name: str) -> Observer:
