@@ -1,6 +1,7 @@
 """What every test shares: one thread, and the devices to run on."""
 
 import os
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -104,6 +105,14 @@ def fabric(device):
     if device.type == simulated.NAME:
         return simulated.fabric()
     return make_fabric(Runtime(device=device.type))
+
+
+@pytest.fixture
+def not_under_nohup():
+    """Give SIGHUP its usual effect, also where the tests themselves run under `nohup`."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture

@@ -89,6 +89,7 @@ def broken_pipe(*_: object) -> None:
     ids=["hup", "int", "term"],
 )
 @pytest.mark.parametrize("look", [2, 14], ids=["search", "finetune"])
+@pytest.mark.usefixtures("not_under_nohup")
 def test_a_signal_saves_the_run_and_resuming_gives_the_same_files(
     gemkit, signalled, number, code, look, capfd
 ):

@@ -65,6 +65,7 @@ sys.exit(128 + request.signal)
 """
 
 
+@pytest.mark.usefixtures("not_under_nohup")
 def test_a_run_outlives_its_terminal():
     """The shell and the system send a SIGHUP each; only stderr is that terminal."""
     terminal, end = os.openpty()
