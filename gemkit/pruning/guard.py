@@ -19,7 +19,7 @@ from gemkit.training.plan import CollapsePolicy, Plan
 _FEWEST = 64
 """The fewest images to trace: with a few, some units are off for all of them by chance."""
 _FAR = 0.8
-"""A mask that keeps less than this fraction of the living weights is far from the target."""
+"""A mask that keeps less than this fraction of its target is far from it."""
 _CONTINUE = 'continue anyway: on_collapse="warn" (--on-collapse warn)'
 _KEEP_ONE = 'continue anyway: on_collapse="warn" or "keep-one" (--on-collapse warn or keep-one)'
 
@@ -79,12 +79,12 @@ class Guard:
         if not recipe.rounding.takes_measured and not recipe.invert:
             self._check_paths(step, mask, for_good=False)
 
-    def check_ticket(self, step: int, mask: Tensors) -> None:
-        """Check the network with the mask of its ticket applied."""
+    def check_ticket(self, step: int, mask: Tensors, target: float) -> None:
+        """Check the network with the mask of its ticket applied; `target` is its density."""
         self._refuse_empty(step, mask)
         self._check_paths(step, mask, for_good=True)
         self._check_gradients(step)
-        self._report_density(mask)
+        self._report_density(mask, target)
 
     def _check_paths(self, step: int, mask: Tensors, *, for_good: bool) -> None:
         """Report layers without weights, and a mask that leaves no path through the network."""
@@ -118,10 +118,10 @@ class Guard:
                 f"left to bring one back; {' or '.join(remedies(self.recipe))}"
             )
 
-    def _report_density(self, mask: Tensors) -> None:
-        """Warn if rounding leaves far fewer weights than freezing."""
-        count, most, all_of_them = kept(mask), kept(self.net.alive), total(mask)
-        if count >= _FAR * most:
+    def _report_density(self, mask: Tensors, target: float) -> None:
+        """Warn if rounding leaves far fewer weights than the target, and than freezing."""
+        found, alive = kept(mask) / total(mask), kept(self.net.alive) / total(mask)
+        if found >= _FAR * min(target, alive):
             return
         regularizer = self.recipe.regularizer
         ways = ["lower the learning rate"]
@@ -131,9 +131,9 @@ class Guard:
             ways.append("lower regularizer.weight")
         self.context.emit(
             Noted(
-                f"the ticket keeps {count / all_of_them:.4g} of the weights, far fewer than the "
-                f"target of {most / all_of_them:.4g}, because most scores were pulled below the "
-                f"threshold; {', or '.join(ways)}"
+                f"the ticket keeps {found:.4g} of the weights, far fewer than the target of "
+                f"{min(target, alive):.4g}, because most scores were pulled below the threshold; "
+                f"{', or '.join(ways)}"
             )
         )
 

@@ -132,7 +132,7 @@ class _Search:
         if last:
             loop.run_until(last.stop)
         mask = freezer.final_mask(self.target)
-        self.guard.check_ticket(loop.steps, mask)
+        self.guard.check_ticket(loop.steps, mask, self.target)
         return mask
 
     def _could_end_here(self) -> bool:

@@ -213,6 +213,13 @@ def test_a_fixed_penalty_that_misses_the_target_names_the_way_out():
     assert notes({"name": "l2", "weight": 1e-8}, density=0.3) == []
 
 
+def test_a_search_that_never_freezes_has_its_own_target():
+    recipe, heard = REGISTRY.recipe("edge_popup"), []
+    own = {"plan": Plan(epochs=2, batch_size=16), "runtime": CPU, "observers": [heard.append]}
+    search(recipe, perceptron(), tiny_data(samples=64), density=0.2, **own)
+    assert not any("far fewer" in event.message for event in heard if isinstance(event, Noted))
+
+
 def test_every_epoch_tells_the_strength():
     def told(regularizer):
         heard = []
