@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gemkit.core.errors import OptionError, TicketError, some
-from gemkit.core.limits import max_file_bytes
+from gemkit.core.tensor_file import InvalidFileError
 from gemkit.core.text import number_of
 from gemkit.runs.directory import RunDir
 from gemkit.runs.metrics import last_line
@@ -35,21 +35,21 @@ def lost_tickets(run: RunDir, *, read: bool = False) -> str | None:
     ]
     if not lost:
         return None
-    words = "result.json to run all of it again"
+    words, names = "result.json to run all of it again", " and ".join(lost)
     if os.path.lexists(run.checkpoints):  # its checks are not done
         if run.ticket.name in lost:  # fine-tuning cannot continue without it
             words = "result.json and checkpoints/ to run all of it again"
         else:
             words = "result.json to run again what came after its last checkpoint"
-    them = "it" if len(lost) == 1 else "them"
-    what = "lost or damaged" if read else "lost"
-    return f"has {what} {' and '.join(lost)}; put {them} back, or remove {words}"
+    are, them = ("is", "it") if len(lost) == 1 else ("are", "them")
+    what = f"{names} {are} lost or damaged" if read else f"has lost {names}"
+    return f"{what}; put {them} back, or remove {words}"
 
 
 def check_tickets(run: RunDir) -> None:
     """Refuse a run with a result whose tickets are lost or damaged."""
     if run.result() is not None and (lost := lost_tickets(run, read=True)):
-        raise OptionError(f"{run.path} is finished but {lost}")
+        raise OptionError(f"{run.path} is finished, but {lost}")
 
 
 def lost_levels(run: RunDir, levels: Iterable[Mapping[str, Any]]) -> str | None:
@@ -74,15 +74,16 @@ def lost_levels(run: RunDir, levels: Iterable[Mapping[str, Any]]) -> str | None:
 
 
 def _is_lost(file: Path, run: RunDir) -> bool:
-    """Return whether a file is missing or holds no ticket; one that cannot be read may be sound."""
+    """Return whether a file is missing or damaged; one that cannot be read here may be sound."""
     if not os.path.lexists(file):  # or its name is none: the list is untrusted
         return True
-    if not os.access(file, os.R_OK) or os.lstat(file).st_size > max_file_bytes():
-        return False
     try:
         Ticket.load(file, within=run.path)
-    except TicketError:
-        return True
+    except TicketError as error:
+        cause = error.__cause__
+        # A `TicketError` as the cause says that the content makes no ticket.
+        damaged = isinstance(cause, InvalidFileError) and cause.damaged
+        return damaged or isinstance(cause, TicketError)
     return False
 
 

@@ -8,12 +8,14 @@ import signal
 from pathlib import Path
 
 import pytest
+import torch
 from cli_runs import TINY, Gemkit, commands_in
 
 from gemkit.core.errors import OptionError
 from gemkit.pruning.guard import Guard
 from gemkit.runs.checkfile import CheckFile
 from gemkit.runs.directory import RunDir, check_free
+from gemkit.tickets import file as ticket_file
 from gemkit.training.checkpoint import CheckpointDir
 from gemkit.training.checkpointer import DiskCheckpointer
 
@@ -71,18 +73,16 @@ def test_a_finished_run_without_its_tickets_says_so_and_runs_again(gemkit, lost)
     whole = tickets(run)
     for name in lost:
         Path(run, name).unlink()
-    them = "it" if len(lost) == 1 else "them"
-    sentence = (
-        f"{run} is finished but has lost or damaged {' and '.join(lost)}; "
-        f"put {them} back, or remove result.json to run all of it again"
-    )
+    are, them = ("is", "it") if len(lost) == 1 else ("are", "them")
+    names = " and ".join(lost)
+    way_out = f"put {them} back, or remove result.json to run all of it again"
+    sentence = f"gemkit: {run} is finished, but {names} {are} lost or damaged; {way_out}"
     for words in (("resume", run), (*RUN, "--out", run), RUN):
-        assert refused(gemkit, *words) == f"gemkit: {sentence}"
-    way_out = sentence.partition(" or damaged ")[2] + f", with `gemkit resume {run}`"
+        assert refused(gemkit, *words) == sentence
     readers = {"eval": TRAINED, "bench": TRAINED, "compact": TRAINED, "check": TICKET}
     for command in [name for name, file in readers.items() if file in lost]:
         assert refused(gemkit, command, run).endswith(
-            f"{run} is a finished run that has lost {way_out}"
+            f"{run} is a finished run that has lost {names}; {way_out}, with `gemkit resume {run}`"
         )
     Path(run, "result.json").unlink()
     again = gemkit("resume", run)
@@ -101,7 +101,7 @@ def test_a_finished_run_with_a_damaged_ticket_says_so_and_runs_again(gemkit, mon
         file.write_bytes(damaged)
         for words in (("resume", "run"), (*RUN, "--out", "run")):
             assert refused(gemkit, *words) == (
-                f"gemkit: run is finished but has lost or damaged {name}; "
+                f"gemkit: run is finished, but {name} is lost or damaged; "
                 "put it back, or remove result.json to run all of it again"
             )
     with monkeypatch.context() as patch:
@@ -211,22 +211,43 @@ def test_a_finished_run_without_tickets_of_levels_says_so_and_runs_again(gemkit,
     assert "lost" not in gemkit("resume", run).stderr
 
 
-def test_tickets_of_levels_that_cannot_be_read_here_are_not_called_damaged(gemkit, monkeypatch):
-    def denied(path: Path, within: Path) -> None:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-
-    assert gemkit(*ITERATIVE, "--out", "run").exit_code == 0
-    with monkeypatch.context() as patch:
-        patch.setattr("gemkit.core.tensor_file.open_plain", denied)
-        patch.setattr(os, "access", lambda path, *_, **__: ".safetensors" not in str(path))
+def test_tickets_that_cannot_be_read_here_are_not_called_damaged(gemkit, monkeypatch):
+    def resumed() -> None:
         shown = gemkit("resume", "run")
         assert (shown.exit_code, "damaged" in shown.stderr) == (0, False), shown.stderr
+
+    assert gemkit(*ITERATIVE, "--out", "run").exit_code == 0
+    for code in (errno.EACCES, errno.EIO, errno.ESTALE, errno.EMFILE):
+
+        def fails(path: Path, within: Path, code: int = code) -> None:
+            raise OSError(code, os.strerror(code), str(path))
+
+        with monkeypatch.context() as patch:
+            patch.setattr("gemkit.core.tensor_file.open_plain", fails)
+            resumed()
     monkeypatch.setenv("GEMKIT_MAX_GB", "0.00001")
-    shown = gemkit("resume", "run")
-    assert shown.exit_code == 0, shown.stderr
-    assert "damaged" not in shown.stderr
+    resumed()
     next(Path("run/ladder").iterdir()).unlink()
     assert "tickets in run/ladder, 1 is lost or damaged" in gemkit("resume", "run").stderr
+
+
+def test_tickets_of_a_newer_gemkit_are_not_called_damaged(gemkit, monkeypatch):
+    assert gemkit(*ITERATIVE, "--out", "run").exit_code == 0
+    level, trained = next(Path("run/ladder").iterdir()), Path("run", TRAINED)
+    for file in (level, trained):
+        content = ticket_file.read(file)
+        newer = content._replace(info={**content.info, "of a newer gemkit": 1})
+        ticket_file.write(newer, file)
+        assert "damaged" not in gemkit("resume", "run").stderr
+        with monkeypatch.context() as patch:
+            patch.setattr(ticket_file, "FORMAT", 2)
+            ticket_file.write(newer, file)
+        assert "damaged" not in gemkit("resume", "run").stderr
+    for file in (level, trained):  # a mask without weights, and none at all
+        mask = content.mask if file == level else {}
+        ticket_file.write(content._replace(mask=mask, state={"odd": torch.ones(1)}), file)
+        lines = gemkit("resume", "run").stderr.splitlines()
+        assert [file.name in line for line in lines if "lost or damaged" in line] == [True]
 
 
 @pytest.mark.parametrize("look", [30, 64], ids=["search", "finetune"])
