@@ -16,7 +16,9 @@ from gemkit.training.checkpoint import CheckpointDir
 
 def check_config(run: RunDir) -> None:
     """Refuse a folder with a run that has lost its configuration."""
-    if os.path.lexists(run.path / "environment.json") and not run.is_run():
+    if run.is_run() or not os.path.lexists(run.path / "environment.json"):
+        return
+    if run.has_result() or any(map(os.path.lexists, (run.metrics, run.log))):
         raise OptionError(
             f"{run.path} has lost config.toml; put it back, or start another run in another folder"
         )

@@ -338,6 +338,17 @@ def test_a_run_that_has_lost_its_configuration_is_told_to_put_it_back(gemkit):
     assert gemkit("resume", "run").exit_code == 0
 
 
+def test_an_unrelated_folder_has_lost_no_configuration(gemkit):
+    Path("other").mkdir()
+    Path("other/environment.json").write_text("{}")
+    assert "other exists and is not empty" in refused(gemkit, *RUN, "--out", "other")
+    assert "other is no run" in refused(gemkit, "resume", "other")
+    for name in ("metrics.jsonl", "log.txt", "result.json"):
+        Path("other", name).touch()
+        assert "other has lost config.toml" in refused(gemkit, "resume", "other")
+        Path("other", name).unlink()
+
+
 @pytest.mark.parametrize("content", ["", "seed = 1\n", "not = [toml"])
 def test_a_damaged_configuration_is_named_with_a_way_out(gemkit, content):
     Path("run").mkdir()
