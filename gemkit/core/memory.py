@@ -31,12 +31,12 @@ _LOST_WORKER = (
 )
 _FULL = re.compile(r"shared memory.*No space left on device|workers are out of shared memory")
 _FULL_SHM = (
-    "/dev/shm, through which workers hand over the data, is full; enlarge it (`--shm-size` of a "
-    "container) or use fewer workers"
+    "/dev/shm, through which workers hand over the data, is probably full; enlarge it "
+    "(`--shm-size` of a container) or use fewer workers"
 )
-_TOO_MANY_FILES = (
-    "too many files are open; raise the limit (`ulimit -n`), use fewer workers, or close files "
-    "that the data set opens"
+_TOO_MANY_FILES = re.compile(r"Too many open files(?: in system)?(?:: (['\"].+))?")
+_CLOSE_FILES = (
+    "raise the limit (`ulimit -n`), use fewer workers, or close files that the data set opens"
 )
 _MARK = "while "
 _SMALLER = "choose a smaller network (or -o model.width)"
@@ -109,8 +109,10 @@ def problem_of_workers(error: BaseException) -> str | None:
     if not isinstance(error, OSError | EOFError | RuntimeError):
         return None
     text, code = f"{error}\n{error.__cause__ or ''}", getattr(error, "errno", None)
-    if code in (errno.EMFILE, errno.ENFILE) or "Too many open files" in text:
-        return _TOO_MANY_FILES
+    many = _TOO_MANY_FILES.search(text)
+    if many or code in (errno.EMFILE, errno.ENFILE):
+        last = f", so {many[1]} cannot be opened" if many and many[1] else ""
+        return f"too many files are open{last}; {_CLOSE_FILES}"
     if _FULL.search(text) or (
         code == errno.ENOSPC and _passes(error, "multiprocessing/synchronize.py")
     ):

@@ -177,7 +177,8 @@ def of_system(code):
 
 def test_full_shared_memory_is_not_blamed_on_the_data(monkeypatch):
     words = (
-        "batch 1 cannot be read: /dev/shm, through which workers hand over the data, is full; en"
+        "batch 1 cannot be read: /dev/shm, through which workers hand over the data, is probably "
+        "full; enlarge it"
     )
     full = "unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)"
     assert words in failing(raising(of_worker(RuntimeError(full))))
@@ -192,7 +193,7 @@ def test_a_worker_that_a_bus_error_ends_lacks_shared_memory(monkeypatch):
     """The memory that a file was promised is not there."""
     monkeypatch.setattr(Deadly, "by", signal.SIGBUS)
     deadly = stream(DatasetReader(Deadly(20), torch.arange(20), None, 1), "x")
-    with pytest.raises(DataError, match=r"batch . cannot be read: /dev/shm, .* is full"):
+    with pytest.raises(DataError, match=r"batch . cannot be read: /dev/shm, .* is probably full"):
         list(deadly.batches(8, seed=0))
 
 
@@ -204,6 +205,10 @@ def test_too_many_open_files_are_not_blamed_on_the_data_nor_on_a_worker(code):
         assert words in failing(raising(error))
     tensor = SimpleNamespace(detach=raising(of_system(code)))
     assert words in failing(lambda: reductions.rebuild_storage_fd(None, tensor, 1))
+    named = OSError(code, os.strerror(code), "my images/1.png")
+    for error in (named, of_worker(named)):
+        words = "too many files are open, so 'my images/1.png' cannot be opened; raise the limit"
+        assert words in failing(raising(error))
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker")  # on one core
