@@ -1,6 +1,6 @@
 """`gemkit.run` and `gemkit.resume`: search, measure, fine-tune, measure, check."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -248,10 +248,10 @@ def _within_bounds(model: ModelPart, shape: Shape, classes: int) -> nn.Module:
 
 def _functions(observers: Sequence[Listener] | None) -> list[Listener]:
     """Return the observers of the caller; None means none."""
-    own = list(observers or ()) if isinstance(observers, Iterable | None) else [None]
-    if not all(map(callable, own)):
+    own = () if observers is None else observers
+    if isinstance(own, str) or not isinstance(own, Sequence) or not all(map(callable, own)):
         raise OptionError(f"observers={observers!r:.80} should be a list of functions, as [print]")
-    return own
+    return list(own)
 
 
 def _observer(registry: Registry, name: str) -> Observer:

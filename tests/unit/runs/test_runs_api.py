@@ -332,6 +332,7 @@ def test_a_network_itself_is_refused_and_search_is_named():
         ((SMALL,), {"observers": print}, "observers=<built-in function print> should be a list"),
         ((SMALL,), {"observers": [1]}, r"observers=\[1\] should be a list of functions"),
         ((SMALL,), {"observers": "csv"}, "observers='csv' should be a list of functions"),
+        ((SMALL,), {"observers": ""}, "observers='' should be a list of functions"),
     ],
 )
 def test_arguments_of_the_wrong_kind_are_one_sentence(words, options, message):
