@@ -27,7 +27,7 @@ class StopRequest:
         """Record the signal, restore the former handlers, and report it."""
         self.signal = number
         _install(self.former)
-        _ignore_another(number)
+        _ignore_hangup(signal.SIG_DFL)
         self.stopping()
 
     def requested(self) -> int | None:
@@ -48,7 +48,7 @@ def raised() -> Iterator[None]:
     """Raise `Stopped` where a signal arrives, for work that is complete at every moment."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        _ignore_another(number)
+        _ignore_hangup(stop)
         raise Stopped(number)
 
     with _handled(stop):
@@ -78,10 +78,13 @@ def end_at_once() -> None:
             os.close(nowhere)
 
 
-def _ignore_another(number: int) -> None:
-    """Ignore further SIGHUP after the first: the shell and the system send one each."""
-    if number == signal.SIGHUP:
-        signal.signal(number, signal.SIG_IGN)
+def _ignore_hangup(handler: Former) -> None:
+    """Ignore SIGHUP if this is its handler: the shell and the system send it after another signal.
+
+    A handler of the caller is another one, and stays.
+    """
+    if signal.getsignal(signal.SIGHUP) == handler:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def _former() -> dict[int, Former]:

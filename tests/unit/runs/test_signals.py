@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from gemkit.cli.reporting import Report
+from gemkit.core.errors import Stopped
 from gemkit.runs.signals import deferred, raised
 
 BOTH = (signal.SIGINT, signal.SIGTERM)
@@ -57,24 +58,50 @@ import os, signal, sys
 from gemkit.runs.signals import deferred, end_at_once
 
 with deferred(end_at_once) as request:
-    for _ in range(2):
-        os.kill(os.getpid(), signal.SIGHUP)
+    for number in (int(sys.argv[1]), signal.SIGHUP):
+        os.kill(os.getpid(), number)
     print("saved", file=sys.stderr, flush=True)
 print("saved")
 sys.exit(128 + request.signal)
 """
 
 
+@pytest.mark.parametrize("first", [signal.SIGHUP, signal.SIGTERM])
 @pytest.mark.usefixtures("not_under_nohup")
-def test_a_run_outlives_its_terminal():
-    """The shell and the system send a SIGHUP each; only stderr is that terminal."""
+def test_a_run_outlives_its_terminal(first):
+    """The shell and the system send a SIGHUP each, or systemd SIGTERM before; only stderr is it."""
     terminal, end = os.openpty()
     os.close(terminal)
     done = subprocess.run(
-        [sys.executable, "-c", CLOSED], stdout=subprocess.PIPE, stderr=end, check=False
+        [sys.executable, "-c", CLOSED, str(int(first))],
+        stdout=subprocess.PIPE,
+        stderr=end,
+        check=False,
     )
     os.close(end)
-    assert (done.returncode, done.stdout) == (129, b"saved\n")
+    assert (done.returncode, done.stdout) == (128 + first, b"saved\n")
+
+
+@pytest.mark.usefixtures("not_under_nohup")
+def test_work_that_is_stopped_ignores_a_hangup_after_it():
+    def work():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        finally:
+            os.kill(os.getpid(), signal.SIGHUP)
+
+    with pytest.raises(Stopped) as stopped, raised():
+        work()
+    assert stopped.value.signal == signal.SIGTERM
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
+
+
+def test_a_hangup_after_another_signal_reaches_the_callers_handler(heard, not_under_nohup):
+    signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGTERM))
+    with deferred():
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGHUP)
+    assert heard == [signal.SIGHUP]
 
 
 @pytest.mark.parametrize("context", [deferred, raised])
