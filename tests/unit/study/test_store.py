@@ -11,6 +11,7 @@ from studies import TINY, cells_of, driven, pretended
 import gemkit.core.atomic_io as atomic_io
 from gemkit import Study
 from gemkit.core.errors import GemkitError, OptionError, StorageError
+from gemkit.data.fingerprint import Fingerprint, SplitFingerprint
 from gemkit.study import load
 from gemkit.study.cell import CellInfo
 from gemkit.study.merging import merge
@@ -182,6 +183,27 @@ def test_studies_that_disagree_are_not_merged(tmp_path, study):
         OptionError, match=rf"disagree on {NAME}(.|\n)*before is 0.25 there and 0.5"
     ):
         merge([study, tmp_path / "other"], tmp_path / "both")
+
+
+def test_studies_of_other_data_are_not_merged(tmp_path, study):
+    """Even where they have no stage in common."""
+    split = {"count": 5, "images": "a", "labels": "b"}
+    data = Fingerprint(names="", train=split, validation=split, test=split)
+    StageStore(study).write_result(pretended(NAME, data=data))
+    theirs = data.model_copy(update={"test": SplitFingerprint(count=6, images="a", labels="b")})
+    more = cells_of({**TINY, "seed": 2})
+    driven(more, tmp_path / "theirs")
+    other = StageStore(tmp_path / "theirs")
+    other.write_cells("theirs", [cell.info for cell in more])
+    other.write_result(pretended(more[0].info.search, data=theirs))
+    words = rf"{study} and {other.path} were measured on .* 'fake', .* 6 test images instead of 5"
+    with pytest.raises(OptionError, match=words):
+        merge([study, other.path], tmp_path / "both")
+    assert not StageStore(tmp_path / "both").present(), "nothing was copied"
+    with pytest.raises(OptionError, match=rf"and {study} were measured on"):
+        merge([other.path], study)
+    other.write_result(pretended(more[0].info.search, data=data))
+    assert merge([study, other.path], tmp_path / "both")["cells"] == 3
 
 
 def test_times_and_machines_may_differ(tmp_path, study):
