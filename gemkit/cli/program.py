@@ -89,7 +89,9 @@ class Program(click.Group):
             with exits_are_faults(), memory_explained():
                 code: Any = inner()
         except click.exceptions.NoArgsIsHelpError as error:
-            error.show()
+            with suppress(OSError):
+                error.show()
+            flush_streams()
             sys.exit(error.exit_code)
         except SystemExit:
             if sys.stdout is not stdout:  # click replaces it when its reader is gone, and exits

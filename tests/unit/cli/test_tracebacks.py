@@ -147,6 +147,11 @@ def test_a_reader_that_is_gone_ends_the_program_without_a_word(words, tmp_path):
     assert (done.returncode, done.stderr) == (ending.UNREAD, b"")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is full")
+def test_no_arguments_and_no_stderr_are_no_bug():
+    assert python("from gemkit.cli import main; main([])", "2> /dev/full").returncode == 2
+
+
 @pytest.mark.parametrize("redirect", ["2>&-", ">&-", "<&- >&- 2>&-"])
 def test_no_file_gets_the_number_of_a_closed_stream(redirect, tmp_path):
     code = (
