@@ -1,6 +1,7 @@
 """How the program ends: exit codes, messages of errors, and streams that cannot be written."""
 
 import os
+import select
 import sys
 from contextlib import suppress
 from errno import EBADF, EDQUOT, EFBIG, EIO, ENOSPC
@@ -71,6 +72,14 @@ def open_streams() -> None:
                 os.close(nowhere)
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("r+"))  # noqa: SIM115 - open to the end
+
+
+def is_unread() -> bool:
+    """Return whether the reader of stdout or stderr is gone."""
+    streams = select.poll()
+    for number in (1, 2):
+        streams.register(number, 0)  # an error or a hangup is always reported
+    return bool(streams.poll(0))
 
 
 def flush_streams() -> OSError | None:

@@ -12,7 +12,7 @@ import click
 
 from gemkit.cli.allocator import keep_memory
 from gemkit.cli.command import echo
-from gemkit.cli.ending import MISTAKE, UNREAD, ending_of, flush_streams, open_streams
+from gemkit.cli.ending import MISTAKE, UNREAD, ending_of, flush_streams, is_unread, open_streams
 from gemkit.core.memory import memory_explained
 from gemkit.plugins.faults import exits_are_faults
 
@@ -46,6 +46,8 @@ class Program(click.Group):
     `commands` holds a stand-in for each command, which has its name and nothing else.
     """
 
+    _pipe: BrokenPipeError | None = None
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order of the table, not of the alphabet."""
         return list(COMMANDS)
@@ -63,6 +65,15 @@ class Program(click.Group):
         """List the commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own signature
+        """Run a command, and keep its broken pipe, of which click tells nothing."""
+        self._pipe = None
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            self._pipe = error
+            raise
 
     def main(
         self,
@@ -94,17 +105,25 @@ class Program(click.Group):
             flush_streams()
             sys.exit(error.exit_code)
         except SystemExit:
-            if sys.stdout is not stdout:  # click replaces it when its reader is gone, and exits
-                sys.exit(UNREAD)
-            raise
-        except Exception as error:
-            flush_streams()
-            if (ending := ending_of(error)) is None:
+            if sys.stdout is stdout:
                 raise
-            _leave(*ending)
+            # click replaces it at any broken pipe, also one of a plugin, and exits
+            if self._pipe is None or is_unread():
+                sys.exit(UNREAD)
+            _end(self._pipe)
+        except Exception as error:
+            _end(error)
         if (problem := flush_streams()) is not None:
             _leave(*(ending_of(problem) or ("", MISTAKE)))
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _end(error: Exception) -> NoReturn:
+    """End with the message of an exception; a bug is raised again."""
+    flush_streams()
+    if (ending := ending_of(error)) is None:
+        raise error
+    _leave(*ending)
 
 
 def _leave(message: str, code: int) -> NoReturn:

@@ -22,6 +22,8 @@ def explained(saved: str | Callable[[], str]) -> Iterator[None]:
         if not is_loss(error):
             raise
         raise LostProcessError(_sentence(loss_text(), said(saved))) from error
+    except BrokenPipeError:  # of a stream or a plugin, not of the disk
+        raise
     except OSError as error:
         what = error.filename or "a file"
         way_out = (

@@ -14,7 +14,7 @@ from studies import TINY as CELL
 from studies import cells_of
 
 from gemkit import load_plugins
-from gemkit.cli import ending
+from gemkit.cli import ending, main
 from gemkit.core.errors import CollapseError, OptionError, Stopped
 from gemkit.plugins.faults import FAULT, ExitedError, _is_theirs
 from gemkit.runs.directory import RunDir, check_free, create
@@ -145,6 +145,30 @@ def test_a_reader_that_is_gone_ends_the_program_without_a_word(words, tmp_path):
             command, stdout=stdout, stderr=subprocess.PIPE, cwd=tmp_path, check=False
         )
     assert (done.returncode, done.stderr) == (ending.UNREAD, b"")
+
+
+def test_a_run_whose_reader_is_gone_ends_without_a_word(gemkit, monkeypatch, capsys):
+    words = ("--out", "run", "--checkpoint-minutes", "0", "--pruner", "snip", *TINY)
+    former, (reader, writer) = os.dup(1), os.pipe()
+    os.close(reader)
+    os.dup2(writer, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", os.fdopen(writer, "w"))
+        with pytest.raises(SystemExit) as ended:
+            main(["run", *words])
+    os.dup2(former, 1)
+    os.close(former)
+    assert ended.value.code == ending.UNREAD
+    assert "roken pipe" not in capsys.readouterr().err
+    assert RunDir(Path("run")).state() == "failed"
+    assert gemkit("resume", "run").exit_code == 0
+
+
+def test_a_broken_pipe_of_a_plugin_is_its_fault(gemkit):
+    Path("faulty.py").write_text(PLUGIN.replace("return wieghts", "raise BrokenPipeError(32, 'x')"))
+    shown = gemkit("run", "--plugin", "faulty.py", "--pruner", "faulty", *TINY)
+    assert shown.exit_code == FAULT, shown.output
+    assert "which is a fault in the plugin: BrokenPipeError" in shown.stderr
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is full")
