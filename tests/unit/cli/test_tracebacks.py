@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from signal import SIGHUP, SIGINT, SIGTERM
 from types import SimpleNamespace
@@ -152,12 +153,17 @@ def test_a_run_whose_reader_is_gone_ends_without_a_word(gemkit, monkeypatch, cap
     former, (reader, writer) = os.dup(1), os.pipe()
     os.close(reader)
     os.dup2(writer, 1)
-    with monkeypatch.context() as patch:
-        patch.setattr(sys, "stdout", os.fdopen(writer, "w"))
-        with pytest.raises(SystemExit) as ended:
-            main(["run", *words])
-    os.dup2(former, 1)
-    os.close(former)
+    stdout = os.fdopen(writer, "w")
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", stdout)
+            with pytest.raises(SystemExit) as ended:
+                main(["run", *words])
+    finally:
+        os.dup2(former, 1)
+        os.close(former)
+        with suppress(BrokenPipeError):
+            stdout.close()
     assert ended.value.code == ending.UNREAD
     assert "roken pipe" not in capsys.readouterr().err
     assert RunDir(Path("run")).state() == "failed"
